@@ -1,0 +1,66 @@
+# What a developer and the continuous integration run. None of it needs an environment variable, a database server or
+# root's rights; `make venv` needs a package index.
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+# Each database is a pytest run of its own. MySQL and MariaDB take part where a server is given.
+DATABASES := sqlite postgres $(if $(BACKWAVE_TEST_MYSQL_URL),mysql)
+
+# More arguments for pytest, for example: make test-postgres PYTEST="-k fence -x"
+PYTEST :=
+
+.DEFAULT_GOAL := help
+# Runs beside each other would only disturb the tests that measure time.
+.NOTPARALLEL:
+.PHONY: help venv demo test $(DATABASES:%=test-%) quick check format clean
+
+help: ## show this list
+	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+venv: $(READY) ## create .venv with everything that the other targets need
+
+# A version manager may have put a `python3.13` on the path that only says it is not installed: try, don't look.
+$(READY): pyproject.toml
+	@if ! $(BIN)/python -c '' 2> /dev/null; then \
+		for python in python3.13 python3.12 python3 none; do \
+			$$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' > /dev/null 2>&1 && break; \
+		done; \
+		if [ $$python = none ]; then echo 'No Python 3.12 or newer found.' >&2; exit 1; fi; \
+		echo "Creating .venv with $$($$python --version)"; \
+		$$python -m venv --clear .venv; \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## run the example shop through crashes and freezes, and show what became of each job
+	$(BIN)/python example_project/manage.py demo
+
+test: $(READY) ## run all tests on every database; all of them run, also after a failure
+	@$(MAKE) --no-print-directory --keep-going $(DATABASES:%=test-%)
+
+test-sqlite: $(READY)
+	BACKWAVE_TEST_DATABASE=sqlite $(BIN)/pytest $(PYTEST)
+
+# The core knows no database, so that once is enough for its tests.
+$(filter-out test-sqlite,$(DATABASES:%=test-%)): test-%: $(READY)
+	BACKWAVE_TEST_DATABASE=$* $(BIN)/pytest --ignore=tests/core $(PYTEST)
+
+quick: $(READY) ## run the tests that take no time: all on SQLite, the store's on PostgreSQL too
+	BACKWAVE_TEST_DATABASE=sqlite $(BIN)/pytest -q -m 'not slow' $(PYTEST)
+	BACKWAVE_TEST_DATABASE=postgres $(BIN)/pytest -q -m 'not slow' $(PYTEST) tests/store
+
+check: $(READY) ## check style, types, layers and migrations
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tests/manage.py makemigrations --check --dry-run
+
+format: $(READY) ## bring the code into shape
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+clean: ## remove whatever the other targets made
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

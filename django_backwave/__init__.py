@@ -1,0 +1,58 @@
+"""Background jobs in the application's own database: what users import.
+
+Names are loaded on first use, so that importing the package needs neither settings nor apps.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_backwave.backend import BackWaveBackend
+    from django_backwave.context import JobContext
+    from django_backwave.core.policy import Backoff
+    from django_backwave.core.protocol import CancelResult
+    from django_backwave.core.states import JobState
+    from django_backwave.exceptions import GiveUp, Snooze, Stopped
+    from django_backwave.jobs import enqueue_many, job
+    from django_backwave.results import JobResult
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BackWaveBackend": "django_backwave.backend",
+    "Backoff": "django_backwave.core.policy",
+    "CancelResult": "django_backwave.core.protocol",
+    "GiveUp": "django_backwave.exceptions",
+    "JobContext": "django_backwave.context",
+    "JobResult": "django_backwave.results",
+    "JobState": "django_backwave.core.states",
+    "Snooze": "django_backwave.exceptions",
+    "Stopped": "django_backwave.exceptions",
+    "enqueue_many": "django_backwave.jobs",
+    "job": "django_backwave.jobs",
+}
+
+__all__ = [
+    "BackWaveBackend",
+    "Backoff",
+    "CancelResult",
+    "GiveUp",
+    "JobContext",
+    "JobResult",
+    "JobState",
+    "Snooze",
+    "Stopped",
+    "enqueue_many",
+    "job",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,199 @@
+"""The ``django.tasks`` backend: enqueue, results and cancel for tasks that run as jobs.
+
+It is constructed before the app registry is ready, when a module's jobs are defined, so models and
+the store are imported where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from django.core.exceptions import AppRegistryNotReady
+from django.db import router
+from django.utils.module_loading import import_string
+
+from django_backwave import conf, payload, registry
+from django_backwave.compat import (
+    AnyTask,
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    task_backends,
+    task_enqueued,
+)
+from django_backwave.exceptions import InvalidArguments, InvalidJob
+from django_backwave.ids import new_id
+from django_backwave.jobs import OURS, BackWaveTask, adopt
+from django_backwave.payload import shown
+
+if TYPE_CHECKING:
+    from django_backwave.core.protocol import CancelResult
+    from django_backwave.results import JobResult
+    from django_backwave.store.enqueue import NewJob
+
+
+def jobs_database() -> str:
+    """Return the alias of the database in which jobs are written, and read."""
+    from django_backwave.models import Job
+
+    return str(conf.value("DATABASE") or router.db_for_write(Job))
+
+
+def first_of_ours() -> BackWaveBackend:
+    """Return the first backend in TASKS that is ours, else one that allows every queue."""
+    for alias in task_backends:
+        if _is_ours(task_backends.settings[alias].get("BACKEND")):
+            return cast("BackWaveBackend", task_backends[alias])
+    return _implicit()
+
+
+def backend_for(task: AnyTask) -> BackWaveBackend:
+    """Return the task's own backend if that is ours, else the first of ours."""
+    backend = task.get_backend()
+    return backend if isinstance(backend, BackWaveBackend) else first_of_ours()
+
+
+class BackWaveBackend(BaseTaskBackend):
+    """Stores tasks as jobs, in the caller's transaction (G1). Workers run them."""
+
+    task_class = BackWaveTask
+    supports_defer = True
+    supports_async_task = False
+    supports_get_result = True
+    supports_priority = True
+
+    def validate_task(self, task: AnyTask) -> None:
+        """Raise InvalidTask by Django's rules, InvalidJob by ours."""
+        where = task.module_path
+        if iscoroutinefunction(task.func):
+            raise InvalidTask(
+                f"{where} is a coroutine function, and async handlers come with a later release. "
+                "Write a plain function."
+            )
+        if isgeneratorfunction(task.func) or isasyncgenfunction(task.func):
+            raise InvalidTask(f"{where} is a generator function: a call of it would run nothing.")
+        payload.check_queue(task.queue_name, where)
+        payload.check_run_after(task.run_after, where)
+        super().validate_task(task)
+        payload.instant_of(task.run_after, where)
+
+    def enqueue(  # type: ignore[override] # the stubs want a result as generic as the task
+        self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> JobResult:
+        """Insert a job in the caller's transaction, and return its result.
+
+        Raises InvalidTask, InvalidJob, InvalidArguments or ForeignTransaction before any SQL.
+        """
+        from django_backwave.store import enqueue
+
+        self.validate_task(task)
+        new = _new_job(task, args, kwargs)
+        at = enqueue.insert_one(new, using=jobs_database())
+        return self._enqueued(task, new, at)
+
+    def enqueue_many(
+        self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+    ) -> list[JobResult]:
+        """Insert a job for each ``(args, kwargs)``, all or none; return their results in order."""
+        from django_backwave.store import enqueue
+
+        self.validate_task(task)
+        new = [_numbered(task, item, number) for number, item in enumerate(calls)]
+        if not new:
+            return []
+        at = enqueue.insert_many(new, using=jobs_database())
+        return [self._enqueued(task, one, at) for one in new]
+
+    def get_result(self, result_id: str) -> JobResult:
+        """Return the result of a job as its row stands, whether or not its handler still exists.
+
+        Raises TaskResultDoesNotExist for an unknown id and for what is no id at all.
+        """
+        from django_backwave import results
+        from django_backwave.store import monitor
+
+        row = monitor.find(_job_id(result_id), using=jobs_database())
+        if row is None:
+            raise TaskResultDoesNotExist(result_id)
+        return results.of_row(row, self)
+
+    def cancel(self, result_id: str) -> CancelResult:
+        """Cancel a job (G8) and say what that did. Raises TaskResultDoesNotExist."""
+        from django_backwave.store import operate
+
+        job_id = _job_id(result_id)
+        done = operate.cancel([job_id], using=jobs_database())
+        if job_id not in done:
+            raise TaskResultDoesNotExist(result_id)
+        return done[job_id]
+
+    def _enqueued(self, task: AnyTask, new: NewJob, at: Any) -> JobResult:
+        from django_backwave import results
+
+        result = results.of_enqueue(task, new, at, backend=self.alias)
+        # Robust: the job is written, and its caller must not be told otherwise.
+        task_enqueued.send_robust(type(self), task_result=result)
+        return result
+
+
+def _new_job(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+    from django_backwave.store.enqueue import NewJob
+
+    own, where = adopt(task), task.module_path
+    reason = registry.binds(own, args, kwargs)
+    if reason is not None:
+        raise InvalidArguments(f"The arguments do not fit {where}: {reason}.")
+    return NewJob(
+        id=new_id(),
+        name=own.job_name,
+        queue=own.queue_name,
+        priority=int(own.priority),
+        payload=payload.encode_arguments(where, args, kwargs),
+        run_after=payload.instant_of(own.run_after, where),
+        max_attempts=own.max_attempts,
+        backoff=own.backoff,
+        lease_seconds=own.lease,
+    )
+
+
+def _numbered(task: AnyTask, item: Any, number: int) -> NewJob:
+    try:
+        return _new_job(task, *_call(item))
+    except InvalidJob as error:
+        error.add_note(f"It is number {number} of the calls, counted from 0.")
+        raise
+
+
+def _call(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    match item:
+        case (list() | tuple() as args, dict() as kwargs) if isinstance(item, list | tuple):
+            return args, kwargs
+    raise InvalidArguments(
+        f"enqueue_many takes pairs of arguments such as ((7,), {{}}), got {shown(item)}."
+    )
+
+
+def _job_id(result_id: object) -> UUID:
+    try:
+        return UUID(str(result_id))
+    except ValueError:
+        raise TaskResultDoesNotExist(result_id) from None
+
+
+def _is_ours(backend: Any) -> bool:
+    if backend in ("django_backwave.BackWaveBackend", "django_backwave.backend.BackWaveBackend"):
+        return True
+    try:
+        found = import_string(backend)
+    except (ImportError, AppRegistryNotReady):
+        return False  # somebody else's: Django itself reports what is wrong with it
+    return isinstance(found, type) and issubclass(found, BackWaveBackend)
+
+
+@cache
+def _implicit() -> BackWaveBackend:
+    return BackWaveBackend(OURS, {"QUEUES": []})

@@ -1,0 +1,141 @@
+"""What a running handler knows of its attempt, and the switch by which its worker reaches it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from django_backwave.compat import AnyContext
+from django_backwave.core.protocol import StopReason
+from django_backwave.exceptions import Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from django_backwave.core.protocol import Claimed
+    from django_backwave.jobs import BackWaveTask
+    from django_backwave.results import JobResult
+
+#: The most important reason first.
+_REASONS = (StopReason.LEASE_LOST, StopReason.CANCEL, StopReason.SHUTDOWN)
+
+
+class StopSwitch:
+    """Carries "stop" from the worker to a handler in another thread.
+
+    The lease counts as lost once the worker says so, and also while its end on the monotonic
+    ``clock`` has passed: a worker that cannot reach the database has nobody to tell it (G9, G10).
+    """
+
+    def __init__(self, *, lease_ends: float, clock: Callable[[], float]) -> None:
+        """Begin with no reason to stop and a lease that ends then, by the clock."""
+        self._lease_ends = lease_ends
+        self._clock = clock
+        self._told: set[StopReason] = set()
+
+    def tell(self, reason: StopReason) -> None:
+        """Give a reason to stop; it stays, and others may join it."""
+        self._told.add(reason)
+
+    def extend(self, lease_ends: float) -> None:
+        """Move the lease's end: the database has renewed it, also if it had passed by the clock.
+
+        A lease that the worker told to be lost stays lost.
+        """
+        self._lease_ends = lease_ends
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the lease is lost now."""
+        return StopReason.LEASE_LOST in self._told or self._clock() >= self._lease_ends
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the worker told of a cancel request."""
+        return StopReason.CANCEL in self._told
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why to stop: a lost lease before a cancel, a cancel before a shutdown; None: go on."""
+        if self.lease_lost:
+            return StopReason.LEASE_LOST
+        return next((reason for reason in _REASONS if reason in self._told), None)
+
+
+class JobContext(AnyContext):
+    """What ``takes_context`` handlers get as their first argument."""
+
+    __slots__ = ("_claimed", "_result", "_switch", "_task", "_worker")
+
+    _claimed: Claimed
+    _task: BackWaveTask
+    _worker: str
+    _switch: StopSwitch
+    _result: JobResult | None
+
+    def __init__(
+        self, *, claimed: Claimed, task: BackWaveTask, worker: str, switch: StopSwitch
+    ) -> None:
+        """Take what the worker knows; the result is built when somebody asks for it."""
+        values = (claimed, None, switch, task, worker)
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)  # its base is a frozen dataclass
+
+    def __repr__(self) -> str:
+        """Name the attempt, as logs do."""
+        return f"<JobContext {self._claimed.name} {self.job_id} #{self.attempt}>"
+
+    @property
+    def task_result(self) -> JobResult:  # type: ignore[override] # read-only in Django, too
+        """The job's result as it stood when this attempt began; ``refresh()`` reads the row."""
+        if self._result is None:
+            from django_backwave import results
+
+            result = results.of_claim(self._claimed, self._task, self._worker)
+            object.__setattr__(self, "_result", result)
+            return result
+        return self._result
+
+    @property
+    def job_id(self) -> UUID:
+        """The job's id: the same for its whole life."""
+        return self._claimed.job_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt. It rises with every claim, and may skip."""
+        return self._claimed.attempt
+
+    @property
+    def failures(self) -> int:
+        """How many attempts have failed before this one; ``max_attempts`` counts these."""
+        return self._claimed.failures
+
+    def idempotency_key(self, name: str = "") -> str:
+        """Return a key for an outside effect: the same in every attempt of this job.
+
+        Requeues keep it, too. A job with several effects gives each its own ``name``. At most 64
+        characters: letters, digits and hyphens.
+        """
+        key = str(self.job_id)
+        if not name:
+            return key
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{key}-{digest[:27]}"
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody has asked to cancel this job."""
+        return self._switch.cancel_requested
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether this attempt has lost its lease: nothing that it reports will be recorded."""
+        return self._switch.lease_lost
+
+    def raise_if_stopped(self) -> None:
+        """Raise Stopped if this handler should stop: lease lost, cancel requested, or shutdown."""
+        reason = self._switch.reason
+        if reason is not None:
+            raise Stopped(reason)

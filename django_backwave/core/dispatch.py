@@ -1,0 +1,45 @@
+"""Which queue to claim from next: those with due jobs, in turn, so that none starves."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Rotation:
+    """The queues believed to have due jobs, each served in its turn.
+
+    Belief is only a hint: an empty claim corrects it, and a scan finds what it missed.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no queue."""
+        self._turns: deque[str] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether any queue is believed to have due jobs."""
+        return bool(self._turns)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Take up queues at the end of the round; those already in it keep their turn."""
+        for name in names:
+            if name not in self._turns:
+                self._turns.append(name)
+
+    def next(self) -> str:
+        """Return the queue whose turn it is, and put it at the end of the round."""
+        name = self._turns[0]
+        self._turns.rotate(-1)
+        return name
+
+    def drop(self, name: str) -> None:
+        """Forget a queue: it gave fewer jobs than were asked for."""
+        if name in self._turns:
+            self._turns.remove(name)
+
+    def clear(self) -> None:
+        """Forget all queues."""
+        self._turns.clear()

@@ -1,0 +1,190 @@
+"""Decide first, write after: an outcome and a job's numbers give the one thing to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django_backwave.core.policy import SHORTEST_DELAY, Backoff, routing_delay
+from django_backwave.core.states import AttemptOutcome, JobState
+
+#: The cause written on every job that a cancel request has ended.
+CANCEL_CAUSE = "cancel requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """An exception as text, ready to be stored."""
+
+    class_path: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handler returned. ``output`` is its return value as JSON text."""
+
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised. ``final`` sends the job to the dead letters whatever is left of its tries."""
+
+    error: ErrorInfo
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The handler stopped, or never started, because a cancel was requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker hands the job back; no failure counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler asked to run again after some seconds; no failure counts."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unroutable:
+    """No handler here serves the job's name, or its arguments do not fit; no failure counts."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The lease lapsed. Found by the sweep; ``again`` when an earlier attempt was abandoned, too."""
+
+    again: bool
+
+
+Outcome = Succeeded | Failed | Cancelled | Released | Snoozed | Unroutable | Abandoned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What a decision needs to know of a job.
+
+    ``unroutable_for`` is how many seconds ago the job was first found unroutable, None if it was not.
+    """
+
+    failures: int
+    max_attempts: int
+    backoff: Backoff
+    unroutable_for: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to write for an outcome.
+
+    ``due_in``: seconds until the job is due again; None leaves its due time as it is.
+    ``unroutable``: whether the job counts as unroutable from now on (or still).
+    ``recorded``: whether the attempt gets a row in the history even if its handler never started.
+    """
+
+    state: JobState
+    outcome: AttemptOutcome
+    failures: int
+    due_in: float | None = None
+    cause: str = ""
+    output: str | None = None
+    error: ErrorInfo | None = None
+    unroutable: bool = False
+    recorded: bool = False
+
+
+def decide(
+    outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grace: float
+) -> Decision:
+    """Return what an outcome makes of a job, as long as nobody has requested its cancel.
+
+    ``jitter`` is a random number in [0, 1). Once a cancel is requested every decision but a success
+    is written as CANCELLED instead (G8); the store knows, for the flag stands on the locked row.
+    """
+    match outcome:
+        case Succeeded(output):
+            return Decision(
+                state=JobState.SUCCEEDED,
+                outcome=AttemptOutcome.SUCCEEDED,
+                failures=numbers.failures,
+                output=output,
+                recorded=True,
+            )
+        case Failed(error, final):
+            return _failure(numbers, error, final=final, jitter=jitter)
+        case Abandoned(again):
+            return _abandonment(numbers, again=again, jitter=jitter)
+        case Unroutable(reason):
+            return _no_route(numbers, reason, jitter=jitter, grace=unroutable_grace)
+        case Cancelled():
+            return Decision(
+                state=JobState.CANCELLED,
+                outcome=AttemptOutcome.CANCELLED,
+                failures=numbers.failures,
+                cause=CANCEL_CAUSE,
+            )
+        case Snoozed(seconds):
+            return Decision(
+                state=JobState.READY,
+                outcome=AttemptOutcome.SNOOZED,
+                failures=numbers.failures,
+                due_in=max(SHORTEST_DELAY, seconds),
+                recorded=True,
+            )
+        case Released():
+            return Decision(
+                state=JobState.READY, outcome=AttemptOutcome.RELEASED, failures=numbers.failures
+            )
+
+
+def _failure(numbers: Numbers, error: ErrorInfo, *, final: bool, jitter: float) -> Decision:
+    failures = numbers.failures + 1
+    dead = final or failures >= numbers.max_attempts
+    cause = error.message.strip().split("\n", 1)[0][:200]
+    cause = f"{error.class_path.rsplit('.', 1)[-1]}: {cause}" if cause else error.class_path
+    return Decision(
+        state=JobState.DEAD_LETTERED if dead else JobState.READY,
+        outcome=AttemptOutcome.FAILED,
+        failures=failures,
+        due_in=None if dead else numbers.backoff.delay(failures, jitter=jitter),
+        cause=f"gave up: {cause}" if final else cause,
+        error=error,
+        recorded=True,
+    )
+
+
+def _abandonment(numbers: Numbers, *, again: bool, jitter: float) -> Decision:
+    failures = numbers.failures + 1
+    dead = failures >= numbers.max_attempts
+    return Decision(
+        state=JobState.DEAD_LETTERED if dead else JobState.READY,
+        outcome=AttemptOutcome.ABANDONED,
+        failures=failures,
+        # A crashed worker is nobody's fault the first time; a job that kills its workers backs off.
+        due_in=None if dead else numbers.backoff.delay(failures, jitter=jitter) if again else 0.0,
+        cause="lease lapsed",
+        recorded=True,
+    )
+
+
+def _no_route(numbers: Numbers, reason: str, *, jitter: float, grace: float) -> Decision:
+    waited = numbers.unroutable_for
+    quarantined = waited is not None and waited >= grace
+    return Decision(
+        state=JobState.QUARANTINED if quarantined else JobState.READY,
+        outcome=AttemptOutcome.UNROUTABLE,
+        failures=numbers.failures,
+        due_in=None if quarantined else routing_delay(waited or 0.0, jitter=jitter),
+        cause=reason,
+        unroutable=True,
+        recorded=waited is None,  # the first of a series; a rolling deploy may bring hundreds
+    )

@@ -1,0 +1,300 @@
+"""What passes between the driver, the worker around it and the store: plain frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from django_backwave.core.outcome import Numbers
+from django_backwave.core.policy import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from django_backwave.core.outcome import Outcome
+
+
+class Key(NamedTuple):
+    """An attempt of a job: what the fence compares, together with the worker's name."""
+
+    job_id: UUID
+    attempt: int
+
+
+class Claimed(NamedTuple):
+    """A job as a claim hands it to a worker: its row, with the lease that begins now.
+
+    ``lease_seconds`` is the job's own lease or None for the worker's; ``unroutable_for`` as in
+    ``outcome.Numbers``; ``claimed_at`` is the database's time of the claim.
+    """
+
+    job_id: UUID
+    name: str
+    queue: str
+    priority: int
+    payload: str
+    attempt: int
+    failures: int
+    max_attempts: int
+    backoff_base: float
+    backoff_cap: float
+    backoff_jitter: float
+    lease_seconds: float | None
+    due_at: datetime
+    enqueued_at: datetime
+    claimed_at: datetime
+    unroutable_for: float | None
+
+    @property
+    def key(self) -> Key:
+        """The attempt that this claim began."""
+        return Key(self.job_id, self.attempt)
+
+    @property
+    def numbers(self) -> Numbers:
+        """What a decision about this attempt's outcome needs to know."""
+        return Numbers(
+            failures=self.failures,
+            max_attempts=self.max_attempts,
+            backoff=Backoff(
+                base=self.backoff_base, cap=self.backoff_cap, jitter=self.backoff_jitter
+            ),
+            unroutable_for=self.unroutable_for,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of one attempt, on its way to the store.
+
+    ``jitter``: a random number in [0, 1) for the next delay. ``started_after``: seconds from the
+    claim to the handler's start on the worker's monotonic clock, None if it never started.
+    ``sent_before``: an earlier write of this report ended without an answer, so it may have been
+    applied.
+    """
+
+    job: Claimed
+    outcome: Outcome
+    jitter: float
+    started_after: float | None
+    sent_before: bool = False
+
+
+class Verdict(Enum):
+    """What the fence said to a report."""
+
+    APPLIED = "applied"
+    STALE = "stale"  # refused for ever: nothing was written anywhere
+    LOCKED = "locked"  # somebody else holds the row's lock; the lease is live: try again
+
+
+class Renewal(Enum):
+    """What a heartbeat learnt of one lease."""
+
+    RENEWED = "renewed"
+    CANCEL_REQUESTED = "cancel requested"  # renewed, and the handler shall stop
+    LOST = "lost"
+    UNKNOWN = "unknown"  # the row was locked by somebody else: ask again
+
+
+class StopReason(Enum):
+    """Why a running handler is told to stop."""
+
+    CANCEL = "cancel requested"
+    LEASE_LOST = "lease lost"
+    SHUTDOWN = "worker is shutting down"
+
+
+class CancelResult(Enum):
+    """What a cancel did to a job."""
+
+    CANCELLED = "cancelled"  # it had not been claimed: it never runs
+    ASKED_TO_STOP = "asked to stop"  # it runs; its handler learns of it at the next heartbeat
+    ALREADY_FINISHED = "already finished"  # nothing was changed
+
+
+class RequeueResult(Enum):
+    """What a requeue did to a job."""
+
+    REQUEUED = "requeued"
+    NOT_REQUEUEABLE = "not requeueable"  # it is not finished, or it succeeded: nothing was changed
+
+
+# Events: what happened. Each carries ``now``, a monotonic time in seconds.
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The queues with ready jobs, each with the seconds until its earliest is due (0: due now)."""
+
+    now: float
+    due: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAnswered:
+    """A claim returned. ``sent_at``: the instant before it was sent, from which its leases count."""
+
+    now: float
+    command: Claim
+    jobs: Sequence[Claimed]
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Handlers have ended: their code no longer runs, and these are their reports."""
+
+    now: float
+    reports: Sequence[Report]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The store answered a settle, one verdict for each report."""
+
+    now: float
+    verdicts: Mapping[Key, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A heartbeat returned. ``sent_at``: the instant before it was sent."""
+
+    now: float
+    renewals: Mapping[Key, Renewal]
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A sweep, a prune or a release of unknown rows is done; ``more``: its bound was reached."""
+
+    now: float
+    command: Sweep | Prune | ReleaseUnknown
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """The database did not carry out a command, or its answer was lost."""
+
+    now: float
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """A hint that a queue has something due (None: some queue). It only saves time."""
+
+    now: float
+    queue: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The worker shall stop: claim nothing more, wait, hand back."""
+
+    now: float
+
+
+Event = (
+    Tick
+    | Scanned
+    | ClaimAnswered
+    | Finished
+    | Settled
+    | Renewed
+    | Swept
+    | CommandFailed
+    | Woken
+    | StopRequested
+)
+
+
+# Commands: what to do. Those for the database are answered by exactly one event each.
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Ask which of these queues (None: all) have ready jobs, and when they are due."""
+
+    queues: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim up to ``limit`` due jobs of a queue."""
+
+    queue: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Write these reports in one transaction."""
+
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Dispose of lapsed leases, whoever held them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Delete a slice of jobs that ended long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseUnknown:
+    """Hand back every job held under this worker's name but for the ones it knows."""
+
+    known: frozenset[Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run a job's handler. ``lease_ends`` and ``claimed_at`` are on the worker's monotonic clock."""
+
+    job: Claimed
+    lease_ends: float
+    claimed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell a running handler why it should stop."""
+
+    key: Key
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Tell a running handler that its lease now ends later."""
+
+    key: Key
+    lease_ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Everything is written that will be: end. ``stuck``: attempts whose code still runs."""
+
+    stuck: tuple[Claimed, ...]
+
+
+StoreCommand = Scan | Claim | Settle | Sweep | Prune | ReleaseUnknown
+Command = StoreCommand | Start | Tell | Extend | Exit

@@ -1,0 +1,330 @@
+"""What users import to define jobs and to enqueue them: ``@job`` and ``enqueue_many``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
+
+from asgiref.sync import sync_to_async
+from django.utils.module_loading import import_string
+
+from django_backwave import payload, registry
+from django_backwave.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    AnyTask,
+    Task,
+    task_backends,
+)
+from django_backwave.core.policy import Backoff
+from django_backwave.exceptions import InvalidJob
+from django_backwave.payload import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from django_backwave.compat import BaseTaskBackend
+    from django_backwave.results import JobResult
+
+    type ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
+
+#: The backend of a job that names none: the first in TASKS that is ours, else one that needs no
+#: entry there and allows every queue.
+OURS = "(backwave)"
+
+#: What ``using()`` may change for one enqueue.
+PER_ENQUEUE = (
+    "priority",
+    "queue_name",
+    "run_after",
+    "backend",
+    "max_attempts",
+    "backoff",
+    "lease",
+)
+
+#: Options that later releases bring; until then nobody shall believe that they work.
+NOT_BUILT_YET = frozenset({"atomic", "key", "schema", "timeout"})
+
+SHORTEST_LEASE, LONGEST_LEASE = 1, 10**9  # seconds
+MOST_ATTEMPTS = 2**31 - 1  # what the column holds
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of ``@job``: those of Django's ``@task``, and ours."""
+
+    priority: int
+    queue_name: str
+    backend: str
+    takes_context: bool
+    name: str
+    aliases: Sequence[str]
+    max_attempts: int
+    backoff: Backoff
+    retry_on: ErrorClasses
+    give_up_on: ErrorClasses
+    lease: float | timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class BackWaveTask(AnyTask):
+    """A Django task with the options of a job. Defining one registers its function for workers.
+
+    ``job_name``: the stable stored name; the function's module path unless ``name=`` was given
+    (``Task.name`` stays what it is in Django, the function's name). ``aliases``: former names,
+    which lead here, too. ``max_attempts``: failures until the job is dead-lettered. ``retry_on``:
+    only these exceptions are retried. ``give_up_on``: these dead-letter at once, whatever
+    ``retry_on`` says. ``lease``: seconds, None for the worker's.
+    """
+
+    priority: int = DEFAULT_TASK_PRIORITY
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME
+    run_after: datetime | None = None
+    takes_context: bool = False
+    job_name: str = ""
+    aliases: tuple[str, ...] = ()
+    max_attempts: int = 10
+    backoff: Backoff = Backoff()  # noqa: RUF009 - it is frozen
+    retry_on: tuple[type[BaseException], ...] = (BaseException,)
+    give_up_on: tuple[type[BaseException], ...] = ()
+    lease: float | None = None
+
+    def __init__(
+        self, *, func: Callable[..., Any], name: str | None = None, **options: Any
+    ) -> None:
+        """Check the options and register the function.
+
+        Raises TypeError for an option that does not exist, InvalidJob for a value that is not
+        allowed, InvalidTask where Django's own rules for tasks are broken.
+        """
+        where = _path_of(func)
+        _refuse_unknown(options, where)
+        name = name if name is not None else options.get("job_name") or where
+        options["job_name"] = payload.check_name(name, where)
+        for option in options.keys() & _CHECKS.keys():
+            options[option] = _CHECKS[option](options[option], f"{option} of {where}")
+        _fill(self, {**options, "func": func})
+        self.get_backend().validate_task(self)
+        registry.register(self)
+
+    @classmethod
+    def unchecked(cls, **values: Any) -> Self:
+        """Return a task made of values that were checked once: nothing is checked nor registered.
+
+        For stored rows: a queue that has left the settings leaves old results readable.
+        """
+        task = object.__new__(cls)
+        _fill(task, values)
+        return task
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the module path and the options that ``using()`` changed."""
+        base = registry.resolve(self.job_name)
+        changed = {
+            option: getattr(self, option)
+            for option in PER_ENQUEUE
+            if base is None or getattr(self, option) != getattr(base, option)
+        }
+        return _from_pickle, (self.module_path, changed)
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        lease: float | timedelta | None = None,
+    ) -> Self:
+        """Return a copy with other options for the next enqueue; None leaves one as it is."""
+        given = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "lease": lease,
+        }
+        changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        return replace(self, **changed)
+
+    def get_backend(self) -> BaseTaskBackend:
+        """Return the backend as TASKS names it now."""
+        from django_backwave.backend import first_of_ours
+
+        return first_of_ours() if self.backend == OURS else task_backends[self.backend]
+
+    def is_final(self, error: BaseException) -> bool:
+        """Say whether this exception of the handler dead-letters the job at once."""
+        return isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on)
+
+    if TYPE_CHECKING:
+        # What they return is ours; the code is Django's.
+        def enqueue(self, *args: Any, **kwargs: Any) -> JobResult: ...  # noqa: D102
+        async def aenqueue(self, *args: Any, **kwargs: Any) -> JobResult: ...  # noqa: D102
+        def get_result(self, result_id: str) -> JobResult: ...  # noqa: D102
+        async def aget_result(self, result_id: str) -> JobResult: ...  # noqa: D102
+
+
+@overload
+def job(function: Callable[..., Any], /) -> BackWaveTask: ...
+@overload
+def job(**options: Unpack[JobOptions]) -> Callable[[Callable[..., Any]], BackWaveTask]: ...
+def job(
+    function: Callable[..., Any] | None = None, /, **options: Any
+) -> BackWaveTask | Callable[[Callable[..., Any]], BackWaveTask]:
+    """Make a job of a module-level function; see ``BackWaveTask`` for the options.
+
+    The job belongs to the first backend in TASKS that is ours. Without one it works all the same,
+    and takes every queue.
+    """
+
+    def define(function: Callable[..., Any]) -> BackWaveTask:
+        for option, instead in (("run_after", "using(run_after=...)"), ("job_name", "name=...")):
+            if option in options:
+                raise TypeError(
+                    f"@job of {_path_of(function)} takes no option {option!r}. Write {instead}."
+                )
+        return BackWaveTask(func=function, **{"backend": OURS, **options})
+
+    return define if function is None else define(function)
+
+
+def enqueue_many(
+    task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+) -> list[JobResult]:
+    """Enqueue one job for each ``(args, kwargs)``, all or none, and return their results in order.
+
+    Everything is checked before the first is written. Raises as ``enqueue`` does.
+    """
+    from django_backwave.backend import BackWaveBackend
+
+    backend = task.get_backend()
+    if not isinstance(backend, BackWaveBackend):
+        raise InvalidJob(
+            f"enqueue_many needs a task of BackWaveBackend, but the backend of {task.module_path} "
+            f"is {type(backend).__qualname__}. Define it with @job, or choose using(backend=...)."
+        )
+    return backend.enqueue_many(task, calls)
+
+
+async def aenqueue_many(
+    task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+) -> list[JobResult]:
+    """Do what ``enqueue_many`` does, from a coroutine."""
+    return await sync_to_async(enqueue_many, thread_sensitive=True)(task, calls)
+
+
+def adopt(task: AnyTask) -> BackWaveTask:
+    """Return a task as ours; one made for another backend gets the options' defaults."""
+    if isinstance(task, BackWaveTask):
+        return task
+    name = payload.check_name(task.module_path, task.module_path)
+    given = {field.name: getattr(task, field.name) for field in fields(Task)}
+    return BackWaveTask.unchecked(**given, job_name=name)
+
+
+def _fill(task: BackWaveTask, values: Mapping[str, Any]) -> None:
+    for field in fields(task):
+        object.__setattr__(task, field.name, values.get(field.name, field.default))
+
+
+def _from_pickle(path: str, changed: dict[str, Any]) -> BackWaveTask:
+    try:
+        task = import_string(path)
+    except ImportError as error:
+        raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
+    if not isinstance(task, BackWaveTask):
+        raise ValueError(f"Expected {path!r} to point to a Task instance, got {shown(task)}.")
+    return replace(task, **changed)
+
+
+def _path_of(func: Any) -> str:
+    if isinstance(func, Task) or not hasattr(func, "__qualname__"):
+        raise TypeError(f"A job is made of a function, got {shown(func)}.")
+    return f"{func.__module__}.{func.__qualname__}"
+
+
+def _refuse_unknown(options: Mapping[str, Any], where: str) -> None:
+    known = {field.name for field in fields(BackWaveTask)}
+    for option in options.keys() - known:
+        if option in NOT_BUILT_YET:
+            raise TypeError(
+                f"Option {option!r} of {where} is not built yet: it comes with a later release. "
+                "Take it out."
+            )
+        raise TypeError(
+            f"{where} has the unknown option {option!r}. The options are: "
+            f"{', '.join(JobOptions.__annotations__)}."
+        )
+
+
+def _max_attempts(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+        raise InvalidJob(
+            f"{what} must be a whole number from 1 to {MOST_ATTEMPTS:,}, got {shown(value)}."
+        )
+    return value
+
+
+def _backoff(value: Any, what: str) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise InvalidJob(
+            f"{what} must be a Backoff, got {shown(value)}. For example: Backoff(base=2, cap=300)."
+        )
+    return value
+
+
+def _error_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
+    classes = (value,) if isinstance(value, type) else value
+    if not isinstance(classes, tuple | list) or not all(
+        isinstance(one, type) and issubclass(one, BaseException) for one in classes
+    ):
+        raise InvalidJob(
+            f"{what} must be exception classes, got {shown(value)}. "
+            "For example: (OSError, TimeoutError)."
+        )
+    return tuple(classes)
+
+
+def _aliases(value: Any, what: str) -> tuple[str, ...]:
+    if not isinstance(value, tuple | list):
+        raise InvalidJob(
+            f"{what} must be a list or tuple of former names, got {shown(value)}. "
+            'For example: ("shop.tasks.send_receipt",).'
+        )
+    return tuple(payload.check_name(name, what) for name in value)
+
+
+def _lease(value: Any, what: str) -> float | None:
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or math.isnan(seconds)
+        or not SHORTEST_LEASE <= seconds < LONGEST_LEASE
+    ):
+        raise InvalidJob(
+            f"{what} must be from {SHORTEST_LEASE} to {LONGEST_LEASE:,} seconds or a timedelta, "
+            f"got {shown(value)}."
+        )
+    return float(seconds)
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "aliases": _aliases,
+    "backoff": _backoff,
+    "give_up_on": _error_classes,
+    "lease": _lease,
+    "max_attempts": _max_attempts,
+    "retry_on": _error_classes,
+}

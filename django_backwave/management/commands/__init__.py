@@ -1,0 +1,1 @@
+"""One command a file: they parse, build and call; they decide nothing."""

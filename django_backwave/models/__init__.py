@@ -1,0 +1,8 @@
+"""The rows: one model a file, with its fields, constraints, indexes and queryset predicates."""
+
+from django_backwave.models.attempt import Attempt
+from django_backwave.models.job import Job
+from django_backwave.models.lease import Lease
+from django_backwave.models.worker import Worker
+
+__all__ = ["Attempt", "Job", "Lease", "Worker"]

@@ -1,0 +1,138 @@
+"""Fields that mean the same on every database: exact text, instants in UTC, JSON kept as text."""
+
+from __future__ import annotations
+
+import json
+import zoneinfo
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+_Field = models.Field if TYPE_CHECKING else object
+
+
+def _exact_collation(connection: BaseDatabaseWrapper) -> str | None:
+    """Return the collation that compares byte for byte, trailing spaces included."""
+    if connection.vendor == "mysql":
+        is_mariadb = getattr(connection, "mysql_is_mariadb", False)
+        return "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+    # PostgreSQL's other collations order by language rules, which is slower and differs by server.
+    return "C" if connection.vendor == "postgresql" else None
+
+
+class _Exact(_Field):
+    """Gives a text column the vendor's byte-wise collation."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Add the vendor's byte-wise collation to the column's type."""
+        return {**super().db_parameters(connection), "collation": _exact_collation(connection)}
+
+
+class ExactCharField(_Exact, models.CharField):
+    """A CharField that never merges "order:A" and "order:a", nor "x" and "x "."""
+
+
+class ExactTextField(_Exact, models.TextField):
+    """A TextField that stores any text, whatever the database's default character set."""
+
+
+class JSONTextField(_Exact, models.TextField):
+    """A JSON value, stored as the very text that was encoded.
+
+    Databases' own JSON types change what they store: jsonb turns 1e22 into an integer and reorders
+    keys, MySQL rounds numbers. A job's arguments must come out as they went in.
+    """
+
+    def from_db_value(self, value: str | None, *_: object) -> Any:
+        """Decode the stored text."""
+        return None if value is None else decode_json(value)
+
+    def get_prep_value(self, value: Any) -> str | None:
+        """Encode a value; text already encoded comes as ``EncodedJSON`` and is kept as it is."""
+        if value is None or isinstance(value, EncodedJSON):
+            return value
+        return encode_json(value)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the value as it is: it is never parsed from a form."""
+        return value
+
+    def value_to_string(self, obj: models.Model) -> str:
+        """Serialise for ``dumpdata``."""
+        return encode_json(self.value_from_object(obj))
+
+
+class EncodedJSON(str):
+    """JSON text that was checked and encoded before."""
+
+    __slots__ = ()
+
+
+def encode_json(value: Any) -> str:
+    """Encode compactly; NaN and infinities raise ValueError."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def decode_json(text: str) -> Any:
+    """Decode what ``encode_json`` made."""
+    return json.loads(text)
+
+
+class InstantField(models.DateTimeField):
+    """A DateTimeField whose column holds UTC, whatever USE_TZ and TIME_ZONE say.
+
+    In Python it follows Django's custom: aware values under USE_TZ, else naive ones in TIME_ZONE.
+    Given values may be either; an aware one is exact under both settings.
+    """
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Turn any datetime, or text or date that means one, into an aware one in UTC."""
+        value = self.to_python(models.Field.get_prep_value(self, value))
+        return to_utc(value) if isinstance(value, datetime) else value
+
+    def get_db_prep_value(
+        self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False
+    ) -> Any:
+        """Give the database UTC: PostgreSQL with its zone, the others as bare wall time."""
+        if not prepared:
+            value = self.get_prep_value(value)
+        if not isinstance(value, datetime) or connection.vendor == "postgresql":
+            return value
+        return str(value.replace(tzinfo=None))
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Read UTC wall time on PostgreSQL without USE_TZ: local time there is ambiguous in autumn."""
+        if compiler.connection.vendor == "postgresql" and not settings.USE_TZ:
+            return f"({sql} AT TIME ZONE 'UTC')", params
+        return sql, params
+
+    def from_db_value(self, value: datetime | None, *context: Any) -> datetime | None:
+        """Read the column's wall time as UTC, then follow Django's custom."""
+        if value is None:
+            return None
+        connection = context[-1]
+        if connection.vendor == "postgresql" and settings.USE_TZ:
+            return value.astimezone(UTC)
+        value = value.replace(tzinfo=UTC)  # whatever zone the backend assumed, the column is UTC
+        return value if settings.USE_TZ else to_rim(value)
+
+
+def to_rim(value: datetime) -> datetime:
+    """Return an aware instant as users see it: aware in UTC under USE_TZ, else naive local time."""
+    if settings.USE_TZ:
+        return value
+    return timezone.make_naive(value, zoneinfo.ZoneInfo(settings.TIME_ZONE))
+
+
+def to_utc(value: datetime) -> datetime:
+    """Return any datetime as an aware one in UTC; a naive one is local time."""
+    if timezone.is_naive(value):
+        value = timezone.make_aware(value, zoneinfo.ZoneInfo(settings.TIME_ZONE))
+    return value.astimezone(UTC)

@@ -1,0 +1,33 @@
+"""The worker: what a process says of itself. For reading only, never part of the fence."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_backwave.models.fields import ExactCharField, InstantField, JSONTextField
+from django_backwave.models.job import WORKER_LENGTH
+
+
+class Worker(models.Model):
+    """One process incarnation. ``queues`` is a list of names, or null for all queues."""
+
+    name = ExactCharField(_("name"), max_length=WORKER_LENGTH, primary_key=True)
+    host = ExactCharField(_("host"), max_length=WORKER_LENGTH)
+    pid = models.PositiveIntegerField(_("process id"))
+    started_at = InstantField(_("started at"))
+    seen_at = InstantField(_("seen at"), db_index=True)
+    queues = JSONTextField(_("queues"), null=True)
+    names = JSONTextField(_("job names served"))
+    concurrency = models.PositiveIntegerField(_("concurrency"))
+    version = ExactCharField(_("version"), max_length=50)
+
+    class Meta:
+        """Named like everything else here."""
+
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+
+    def __str__(self) -> str:
+        """Return the worker's name: host, process id and a random part."""
+        return self.name

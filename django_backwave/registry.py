@@ -1,0 +1,96 @@
+"""Stored job name → task: what this process's own code defined, and so all that it may run."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from django_backwave.exceptions import DuplicateJobName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from django_backwave.jobs import BackWaveTask
+
+
+class Registry:
+    """The tasks by each of their names. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        """Begin with no task."""
+        self._lock = threading.Lock()
+        # Replaced as a whole, so that readers need no lock.
+        self._tasks: dict[str, BackWaveTask] = {}
+
+    def register(self, task: BackWaveTask) -> None:
+        """Take up a task under its job name and its aliases.
+
+        The same function again changes nothing; a new function at the same module path (the module
+        was reloaded) takes the place of the old one, under all its names. Raises DuplicateJobName,
+        and changes nothing, if another function has one of the names.
+        """
+        names = (task.job_name, *task.aliases)
+        if all(name in self._tasks and self._tasks[name].func is task.func for name in names):
+            return
+        with self._lock:
+            tasks = {
+                name: known
+                for name, known in self._tasks.items()
+                if known.func is task.func or known.module_path != task.module_path
+            }
+            for name in names:
+                holder = tasks.setdefault(name, task)
+                if holder.module_path != task.module_path:
+                    raise DuplicateJobName(
+                        f"Job name {name!r} is claimed by {holder.module_path} and by "
+                        f"{task.module_path}. Give one of them another name, @job(name=...), or "
+                        "take the name out of its aliases."
+                    )
+            self._tasks = tasks
+
+    def resolve(self, name: str) -> BackWaveTask | None:
+        """Return the task with this job name or alias, or None."""
+        return self._tasks.get(name)
+
+    def names(self) -> list[str]:
+        """Return every name that resolves, aliases included, in order."""
+        return sorted(self._tasks)
+
+    def tasks(self) -> list[BackWaveTask]:
+        """Return every task once, in the order of their job names."""
+        tasks = {task.job_name: task for task in self._tasks.values()}
+        return [tasks[name] for name in sorted(tasks)]
+
+
+_registry = Registry()
+register = _registry.register
+resolve = _registry.resolve
+names = _registry.names
+tasks = _registry.tasks
+
+
+def binds(task: BackWaveTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return why these arguments do not fit the task's function, or None if they do."""
+    context = (None,) if task.takes_context else ()
+    try:
+        _signature(task.func).bind(*context, *args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    # Annotations may name what is imported for type checkers only.
+    _inspect = partial(inspect.signature, annotation_format=annotationlib.Format.FORWARDREF)
+else:
+    _inspect = inspect.signature
+
+
+@lru_cache(maxsize=512)
+def _signature(func: Callable[..., Any]) -> inspect.Signature:
+    return _inspect(func)

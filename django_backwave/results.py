@@ -1,0 +1,206 @@
+"""What users hold of a job: its result, a Django TaskResult that knows the job behind it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
+
+from asgiref.sync import sync_to_async
+
+from django_backwave import discovery, registry
+from django_backwave.backend import backend_for, first_of_ours
+from django_backwave.compat import AnyResult, AnyTask, TaskError, TaskResultStatus
+from django_backwave.core.policy import Backoff
+from django_backwave.core.states import FAILURES, AttemptOutcome, JobState
+from django_backwave.exceptions import BackWaveError
+from django_backwave.jobs import OURS, BackWaveTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from django_backwave.backend import BackWaveBackend
+    from django_backwave.core.protocol import CancelResult, Claimed
+    from django_backwave.models import Attempt, Job
+    from django_backwave.store.enqueue import NewJob
+
+logger = logging.getLogger("django_backwave.results")
+
+#: What Django's four statuses make of a job's states.
+STATUSES: dict[JobState, TaskResultStatus] = {
+    JobState.WAITING: TaskResultStatus.READY,
+    JobState.READY: TaskResultStatus.READY,
+    JobState.RUNNING: TaskResultStatus.RUNNING,
+    JobState.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    JobState.CANCELLED: TaskResultStatus.FAILED,
+    JobState.DEAD_LETTERED: TaskResultStatus.FAILED,
+    JobState.QUARANTINED: TaskResultStatus.FAILED,
+}
+
+
+class AttemptAbandoned(BackWaveError):
+    """An attempt ended because its lease lapsed: its worker crashed, froze or lost the database."""
+
+
+# Equality stays Django's: two readings of one job compare by what Django's result has.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in the stubs
+    """A job as its row stood when it was read; ``refresh()`` reads it again.
+
+    ``state`` is the job's own, finer than ``status``; ``cause`` says why it ended, or failed last.
+    ``errors`` has one entry for each failed attempt, ``worker_ids`` one worker for each attempt,
+    the running one included. Both reach back as far as the history is kept.
+    """
+
+    state: JobState
+    cause: str = ""
+
+    def __post_init__(self) -> None:
+        """Leave the arguments as they are: they come out of JSON."""
+
+    @property
+    def output(self) -> Any:
+        """What the handler returned; None unless the job has succeeded."""
+        return self._return_value  # type: ignore[attr-defined] # not in the stubs
+
+    def refresh(self) -> None:
+        """Read the job again. Raises TaskResultDoesNotExist if it has been pruned."""
+        fresh = self._backend().get_result(self.id)
+        for field in fields(self):
+            if field.name not in ("task", "backend"):
+                object.__setattr__(self, field.name, getattr(fresh, field.name))
+
+    async def arefresh(self) -> None:
+        """Do what ``refresh`` does, from a coroutine."""
+        await sync_to_async(self.refresh, thread_sensitive=True)()
+
+    def cancel(self) -> CancelResult:
+        """Cancel the job (G8) and return what that did.
+
+        What has not started never starts; what runs is asked to stop. This result stays as it was
+        read until ``refresh()``. Raises TaskResultDoesNotExist if the job has been pruned.
+        """
+        return self._backend().cancel(self.id)
+
+    async def acancel(self) -> CancelResult:
+        """Do what ``cancel`` does, from a coroutine."""
+        return await sync_to_async(self.cancel, thread_sensitive=True)()
+
+    def _backend(self) -> BackWaveBackend:
+        return cast("BackWaveBackend", self.task.get_backend())
+
+
+def of_enqueue(task: AnyTask, new: NewJob, at: datetime, *, backend: str) -> JobResult:
+    """Return the result of a job that was enqueued just now."""
+    from django_backwave.models.fields import decode_json, to_rim
+
+    return JobResult(
+        task=task,
+        id=str(new.id),
+        state=JobState.READY,
+        status=STATUSES[JobState.READY],
+        enqueued_at=to_rim(at),
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        backend=backend,
+        errors=[],
+        worker_ids=[],
+        **decode_json(new.payload),
+    )
+
+
+def of_claim(claimed: Claimed, task: BackWaveTask, worker: str) -> JobResult:
+    """Return the result of a job whose handler runs here; it knows of this attempt only."""
+    from django_backwave.models.fields import decode_json, to_rim
+
+    at = to_rim(claimed.claimed_at)
+    backend = backend_for(task).alias
+    return JobResult(
+        task=_as_stored(claimed, task, backend),
+        id=str(claimed.job_id),
+        state=JobState.RUNNING,
+        status=STATUSES[JobState.RUNNING],
+        enqueued_at=to_rim(claimed.enqueued_at),
+        started_at=at,
+        finished_at=None,
+        last_attempted_at=at,
+        backend=backend,
+        errors=[],
+        worker_ids=[worker],
+        **decode_json(claimed.payload),
+    )
+
+
+def of_row(row: Job, backend: BackWaveBackend) -> JobResult:
+    """Return the result of a job from its row, with its attempts prefetched in order."""
+    attempts = list(row.attempts.all())
+    running = row.job_state is JobState.RUNNING
+    starts = sorted(at for at in (row.started_at, *(a.started_at for a in attempts)) if at)
+    result = JobResult(
+        task=_as_stored(row, _task_named(row.name), backend.alias),
+        id=str(row.pk),
+        state=row.job_state,
+        status=STATUSES[row.job_state],
+        cause=row.cause,
+        enqueued_at=row.enqueued_at,
+        started_at=starts[0] if starts else None,
+        finished_at=row.finished_at,
+        last_attempted_at=starts[-1] if starts else None,
+        backend=backend.alias,
+        errors=[_error(attempt) for attempt in attempts if attempt.outcome in FAILURES],
+        worker_ids=[*(attempt.worker for attempt in attempts), *([row.worker] if running else ())],
+        **row.payload,
+    )
+    object.__setattr__(result, "_return_value", row.output)
+    return result
+
+
+def _error(attempt: Attempt) -> TaskError:
+    if attempt.outcome == AttemptOutcome.ABANDONED:
+        path = f"{AttemptAbandoned.__module__}.{AttemptAbandoned.__qualname__}"
+        text = f"{path}: attempt {attempt.number} of {attempt.worker}: its lease lapsed\n"
+        return TaskError(exception_class_path=path, traceback=text)
+    return TaskError(exception_class_path=attempt.error_class, traceback=attempt.traceback)
+
+
+def _task_named(name: str) -> BackWaveTask:
+    """Return the task of a stored name, or a stand-in for one whose function is gone."""
+    task = registry.resolve(name)
+    if task is None:
+        try:
+            discovery.discover_once()
+        except ImportError:
+            logger.warning("action=discover failed; results are read without it", exc_info=True)
+        task = registry.resolve(name)
+    return task or BackWaveTask.unchecked(func=_stand_in(name), job_name=name)
+
+
+def _stand_in(name: str) -> Callable[..., Any]:
+    def gone(*args: Any, **kwargs: Any) -> None:
+        raise LookupError(f"No function here serves the job name {name!r}.")
+
+    gone.__module__, _, gone.__qualname__ = name.rpartition(".")
+    gone.__name__ = gone.__qualname__
+    return gone
+
+
+def _as_stored(row: Job | Claimed, task: BackWaveTask, backend: str) -> BackWaveTask:
+    """Return the task with the options that the row was enqueued with."""
+    waits = row.attempt == 0 and row.due_at != row.enqueued_at
+    values: dict[str, Any] = {field.name: getattr(task, field.name) for field in fields(task)}
+    values |= {
+        "backend": task.backend if _leads_to(task, backend) else backend,
+        "queue_name": row.queue,
+        "priority": row.priority,
+        "run_after": row.due_at if waits else None,
+        "max_attempts": row.max_attempts,
+        "backoff": Backoff(base=row.backoff_base, cap=row.backoff_cap, jitter=row.backoff_jitter),
+        "lease": row.lease_seconds,
+    }
+    return BackWaveTask.unchecked(**values)
+
+
+def _leads_to(task: BackWaveTask, backend: str) -> bool:
+    return task.backend == backend or (task.backend == OURS and first_of_ours().alias == backend)

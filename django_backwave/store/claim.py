@@ -1,0 +1,282 @@
+"""Claim: take due jobs of one queue and begin their leases and attempts (G3, G6).
+
+The order within a queue is priority, due time, id. Both ways of claiming go from one distinct priority to the
+next: an index on (queue, priority, due time) serves each of these steps, however many jobs of a higher
+priority are due only later, and on MySQL a sort that no index serves would lock every row it reads.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+from django.db.models import ExpressionWrapper, F, Min, TextField
+
+from django_backwave.core.protocol import Claimed
+from django_backwave.core.states import JobState
+from django_backwave.models import Job
+from django_backwave.models.fields import to_utc
+from django_backwave.store import clock
+from django_backwave.store.locking import is_postgres, unlocked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from django.db.models import QuerySet
+
+READY, RUNNING = JobState.READY.value, JobState.RUNNING.value
+
+
+def claim(
+    queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None = None
+) -> list[Claimed]:
+    """Claim up to ``limit`` due jobs of a queue for a worker, in queue order.
+
+    Each becomes RUNNING with the next attempt number and a lease of its own seconds, or of ``lease`` where
+    it has none. Rows locked by others are passed over. No two claims ever return the same attempt.
+    """
+    if is_postgres(using):
+        jobs = _claim_postgres(queue, limit, worker=worker, lease=lease, using=using, now=now)
+    else:
+        jobs = _claim_portable(queue, limit, worker=worker, lease=lease, using=using, now=now)
+    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.job_id))
+
+
+def scan(
+    queues: Sequence[str] | None, *, using: str, now: datetime | None = None
+) -> dict[str, float]:
+    """Return the queues with ready jobs, each with the seconds until its earliest comes due.
+
+    Zero or less means due now. None asks for all queues. It reads only, one index step for each pair of
+    queue and priority: this is the whole cost of an idle poll.
+    """
+    if is_postgres(using):
+        return _scan_postgres(queues, using=using, now=now)
+    at = clock.read(using, now)
+    return {
+        name: (to_utc(earliest) - at).total_seconds()
+        for name in _ready_queues(queues, using)
+        if (earliest := _earliest(name, using)) is not None
+    }
+
+
+# PostgreSQL: one statement.
+
+
+@cache
+def _claim_sql(limit: int, table: str, instant: str, statement: str) -> str:
+    # MATERIALIZED: else the planner may run the LIMIT again and claim too many. There is no sort above the
+    # LATERAL: it would lock `limit` rows of every priority and hide them from other workers.
+    return f"""
+        WITH RECURSIVE level(priority) AS (
+            (SELECT j.priority FROM {table} j
+              WHERE j.state = {READY} AND j.queue = %(queue)s
+              ORDER BY j.priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.priority FROM {table} j
+                     WHERE j.state = {READY} AND j.queue = %(queue)s AND j.priority < level.priority
+                     ORDER BY j.priority DESC LIMIT 1)
+              FROM level WHERE level.priority IS NOT NULL
+        ), pick AS MATERIALIZED (
+            SELECT due.id FROM level CROSS JOIN LATERAL (
+                SELECT j.id FROM {table} j
+                 WHERE j.state = {READY} AND j.queue = %(queue)s AND j.priority = level.priority
+                   AND j.due_at <= {statement}
+                 ORDER BY j.due_at, j.id LIMIT {limit:d}
+                   FOR NO KEY UPDATE SKIP LOCKED) due
+             LIMIT {limit:d}
+        )
+        UPDATE {table} j
+           SET state = {RUNNING}, attempt = j.attempt + 1, worker = %(worker)s, started_at = NULL,
+               lease_expires_at =
+                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s))
+          FROM pick
+         WHERE j.id = pick.id
+        RETURNING j.id, j.name, j.queue, j.priority, j.payload, j.attempt, j.failures, j.max_attempts,
+               j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds,
+               j.due_at AT TIME ZONE 'UTC', j.enqueued_at AT TIME ZONE 'UTC',
+               {instant} AT TIME ZONE 'UTC',
+               extract(epoch FROM {instant} - j.unroutable_since)::float8
+    """
+
+
+def _claim_postgres(
+    queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None
+) -> list[Claimed]:
+    connection = connections[using]
+    sql = _claim_sql(
+        limit,
+        connection.ops.quote_name(Job._meta.db_table),
+        clock.instant_sql(now),
+        clock.statement_sql(now),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(sql, {"queue": queue, "worker": worker, "lease": lease, "now": now})
+        return [
+            Claimed(
+                *row[:12],
+                due_at=row[12].replace(tzinfo=UTC),
+                enqueued_at=row[13].replace(tzinfo=UTC),
+                claimed_at=row[14].replace(tzinfo=UTC),
+                unroutable_for=row[15],
+            )
+            for row in cursor.fetchall()
+        ]
+
+
+@cache
+def _scan_sql(table: str, instant: str, *, every: bool) -> str:
+    if every:
+        level = f"""
+            (SELECT j.queue, j.priority FROM {table} j WHERE j.state = {READY}
+              ORDER BY j.queue, j.priority LIMIT 1)
+            UNION ALL
+            SELECT next.queue, next.priority FROM level CROSS JOIN LATERAL (
+                SELECT j.queue, j.priority FROM {table} j
+                 WHERE j.state = {READY} AND (j.queue, j.priority) > (level.queue, level.priority)
+                 ORDER BY j.queue, j.priority LIMIT 1) next"""
+    else:
+        level = f"""
+            SELECT given.queue, first.priority
+              FROM unnest(%(queues)s::varchar[]) AS given(queue) CROSS JOIN LATERAL (
+                SELECT j.priority FROM {table} j WHERE j.state = {READY} AND j.queue = given.queue
+                 ORDER BY j.priority LIMIT 1) first
+            UNION ALL
+            SELECT level.queue, next.priority FROM level CROSS JOIN LATERAL (
+                SELECT j.priority FROM {table} j
+                 WHERE j.state = {READY} AND j.queue = level.queue AND j.priority > level.priority
+                 ORDER BY j.priority LIMIT 1) next"""
+    return f"""
+        WITH RECURSIVE level(queue, priority) AS ({level})
+        SELECT level.queue, extract(epoch FROM min(first.due_at) - {instant})::float8
+          FROM level CROSS JOIN LATERAL (
+            SELECT j.due_at FROM {table} j
+             WHERE j.state = {READY} AND j.queue = level.queue AND j.priority = level.priority
+             ORDER BY j.due_at LIMIT 1) first
+         GROUP BY level.queue
+    """
+
+
+def _scan_postgres(
+    queues: Sequence[str] | None, *, using: str, now: datetime | None
+) -> dict[str, float]:
+    connection = connections[using]
+    table = connection.ops.quote_name(Job._meta.db_table)
+    sql = _scan_sql(table, clock.instant_sql(now), every=queues is None)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, {"queues": list(queues or ()), "now": now})
+        return dict(cursor.fetchall())
+
+
+# Elsewhere: pick, then one guarded UPDATE. Right also where SKIP LOCKED is silently ignored.
+
+
+def _claim_portable(
+    queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None
+) -> list[Claimed]:
+    with transaction.atomic(using=using):
+        at = clock.read(using, now)
+        picked: list[UUID] = []
+        for priority in _priorities(queue, using):
+            due = _ready(using).filter(queue=queue, priority=priority, due_at__lte=at)
+            room = due.order_by("due_at", "pk")[: limit - len(picked)]
+            picked += unlocked(room, using=using).values_list("pk", flat=True)
+            if len(picked) == limit:
+                break
+        return _take(picked, worker=worker, lease=lease, at=at, using=using) if picked else []
+
+
+def _take(
+    picked: list[UUID], *, worker: str, lease: float, at: datetime, using: str
+) -> list[Claimed]:
+    rows = _ready(using).filter(pk__in=picked).annotate(text=_PAYLOAD_TEXT).values_list(*_COLUMNS)
+    jobs = [_claimed(row, at) for row in rows]
+    taken = []
+    for job in jobs:
+        changed = (
+            _ready(using)
+            .filter(pk=job.job_id, attempt=job.attempt)
+            .update(
+                state=RUNNING,
+                attempt=F("attempt") + 1,
+                worker=worker,
+                started_at=None,
+                lease_expires_at=clock.after(
+                    at, lease if job.lease_seconds is None else job.lease_seconds
+                ),
+            )
+        )
+        if changed:
+            taken.append(job._replace(attempt=job.attempt + 1))
+    return taken
+
+
+#: The payload as it is stored: handlers' threads decode it.
+_PAYLOAD_TEXT = ExpressionWrapper(F("payload"), output_field=TextField())
+
+_COLUMNS = (
+    "pk",
+    "name",
+    "queue",
+    "priority",
+    "text",
+    "attempt",
+    "failures",
+    "max_attempts",
+    "backoff_base",
+    "backoff_cap",
+    "backoff_jitter",
+    "lease_seconds",
+    "due_at",
+    "enqueued_at",
+    "unroutable_since",
+)
+
+
+def _claimed(row: tuple[Any, ...], at: datetime) -> Claimed:
+    *plain, due_at, enqueued_at, unroutable_since = row
+    return Claimed(
+        *plain,
+        due_at=to_utc(due_at),
+        enqueued_at=to_utc(enqueued_at),
+        claimed_at=at,
+        unroutable_for=(
+            None if unroutable_since is None else (at - to_utc(unroutable_since)).total_seconds()
+        ),
+    )
+
+
+def _ready(using: str) -> QuerySet[Job]:
+    return Job.objects.using(using).filter(state=READY)
+
+
+def _priorities(queue: str, using: str) -> Iterator[int]:
+    """Yield the distinct priorities of a queue's ready jobs, highest first, one index step each."""
+    jobs = _ready(using).filter(queue=queue).order_by("-priority").values_list("priority", flat=True)
+    priority = jobs.first()
+    while priority is not None:
+        yield priority
+        priority = jobs.filter(priority__lt=priority).first()
+
+
+def _ready_queues(queues: Sequence[str] | None, using: str) -> Iterator[str]:
+    if queues is not None:
+        yield from queues
+        return
+    names = _ready(using).order_by("queue").values_list("queue", flat=True)
+    name = names.first()
+    while name is not None:
+        yield name
+        name = names.filter(queue__gt=name).first()
+
+
+def _earliest(queue: str, using: str) -> datetime | None:
+    firsts = [
+        _ready(using).filter(queue=queue, priority=priority).aggregate(at=Min("due_at"))["at"]
+        for priority in _priorities(queue, using)
+    ]
+    return min((at for at in firsts if at is not None), default=None)

@@ -1,0 +1,63 @@
+"""The fence (G4): a write to a job applies only while (worker, attempt) holds its unexpired lease.
+
+Every outcome, renewal and release of a worker starts from one of the two guards below, which say the same
+thing: ``held`` for one row through the ORM, ``GUARD`` for a batch in PostgreSQL's own words. All four
+columns are columns of the very row that is updated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django_backwave.core.protocol import Key
+from django_backwave.core.states import JobState
+from django_backwave.models import Lease
+from django_backwave.store import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from django_backwave.models.lease import LeaseQuerySet
+
+
+def held(key: Key, worker: str, *, using: str, now: datetime | None = None) -> LeaseQuerySet:
+    """Return the one row that the fence lets this worker's attempt write, or none.
+
+    ``held(...).update(...)`` is the fenced write; the number of rows that it matched is the verdict.
+    """
+    leases: LeaseQuerySet = Lease.objects.using(using)
+    return (
+        leases.filter(pk=key.job_id)
+        .held_by(worker, key.attempt)
+        .live(clock.instant(using, now))
+    )
+
+
+#: The same guard for a batch: ``j`` is the job's row, ``v`` the values given for it. It stands in a
+#: sub-select that takes and holds the row's lock, and names the instant by ``{instant}``.
+GUARD = f"""
+    j.id = v.id
+    AND j.state = {JobState.RUNNING.value}
+    AND j.worker = %(worker)s
+    AND j.attempt = v.attempt
+    AND j.lease_expires_at > {{instant}}
+"""
+
+
+def still_held(
+    keys: Collection[Key], worker: str, *, using: str, now: datetime | None = None
+) -> set[Key]:
+    """Return which attempts still hold a live lease by the committed rows, without any lock.
+
+    Asked about rows that a guarded write did not match: one that is still held was only locked by
+    somebody else; for any other the fence has spoken.
+    """
+    leases: LeaseQuerySet = Lease.objects.using(using)
+    rows = (
+        leases.of([key.job_id for key in keys])
+        .held_by(worker)
+        .live(clock.instant(using, now))
+        .values_list("pk", "attempt")
+    )
+    return {Key(*row) for row in rows} & set(keys)

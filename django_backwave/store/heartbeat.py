@@ -1,0 +1,161 @@
+"""Heartbeat: renew leases through the fence, learn of cancels, and say that the worker lives."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from django.db import connections, transaction
+
+from django_backwave.core.protocol import Key, Renewal
+from django_backwave.models import Job, Lease, Worker
+from django_backwave.store import clock, fence
+from django_backwave.store.locking import is_postgres, single_statement, unlocked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+
+def renew(
+    held: Mapping[Key, datetime | None],
+    *,
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None = None,
+) -> dict[Key, Renewal]:
+    """Extend the live leases among these attempts, and return what was learnt of each.
+
+    ``held`` gives each attempt with the instant at which its handler started, None if it has not yet. A
+    lease is extended to the job's own lease from now, or to ``lease`` seconds where it has none. What is
+    expired or another's stays as it is.
+    """
+    if not held:
+        return {}
+    renewing = _renew_postgres if is_postgres(using) else _renew_portable
+    renewals = renewing(held, worker=worker, lease=lease, using=using, now=now)
+    rest = held.keys() - renewals.keys()
+    if rest:
+        still = fence.still_held(rest, worker, using=using, now=now)
+        renewals |= {key: Renewal.UNKNOWN if key in still else Renewal.LOST for key in rest}
+    return renewals
+
+
+def _renewal(*, cancel_requested: bool) -> Renewal:
+    return Renewal.CANCEL_REQUESTED if cancel_requested else Renewal.RENEWED
+
+
+@cache
+def _renew_sql(jobs: str, instant: str) -> str:
+    return f"""
+        WITH mine AS MATERIALIZED (
+            SELECT v.*
+              FROM unnest(%(ids)s::uuid[], %(numbers)s::int[], %(starts)s::timestamptz[])
+                AS v(id, attempt, started_at)
+             CROSS JOIN LATERAL (
+                SELECT 1 FROM {jobs} j
+                 WHERE {fence.GUARD.format(instant=instant)}
+                   FOR NO KEY UPDATE SKIP LOCKED) held
+        )
+        UPDATE {jobs} j
+           SET lease_expires_at =
+                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s)),
+               started_at = COALESCE(j.started_at, m.started_at)
+          FROM mine m WHERE j.id = m.id
+        RETURNING j.id, j.attempt, j.cancel_requested_at IS NOT NULL
+    """
+
+
+def _renew_postgres(
+    held: Mapping[Key, datetime | None],
+    *,
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None,
+) -> dict[Key, Renewal]:
+    connection = connections[using]
+    sql = _renew_sql(connection.ops.quote_name(Job._meta.db_table), clock.instant_sql(now))
+    keys = sorted(held)
+    values = {
+        "ids": [key.job_id for key in keys],
+        "numbers": [key.attempt for key in keys],
+        "starts": [held[key] for key in keys],
+        "worker": worker,
+        "lease": lease,
+        "now": now,
+    }
+    with single_statement(using), connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return {
+            Key(job_id, attempt): _renewal(cancel_requested=cancel)
+            for job_id, attempt, cancel in cursor.fetchall()
+        }
+
+
+def _renew_portable(
+    held: Mapping[Key, datetime | None],
+    *,
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None,
+) -> dict[Key, Renewal]:
+    renewals = {}
+    with transaction.atomic(using=using):
+        leases = Lease.objects.using(using).of([key.job_id for key in held]).order_by("pk")
+        rows = unlocked(leases, using=using).values_list(
+            "pk", "attempt", "lease_seconds", "cancel_requested_at"
+        )
+        for job_id, attempt, own_lease, cancel in list(rows):
+            key = Key(job_id, attempt)
+            if key not in held:
+                continue
+            seconds = lease if own_lease is None else own_lease
+            values = {"lease_expires_at": clock.after(clock.read(using, now), seconds)}
+            if held[key] is not None:
+                values["started_at"] = held[key]
+            if fence.held(key, worker, using=using, now=now).update(**values):
+                renewals[key] = _renewal(cancel_requested=cancel is not None)
+    return renewals
+
+
+def announce(
+    *,
+    name: str,
+    host: str,
+    pid: int,
+    started_at: datetime,
+    queues: Sequence[str] | None,
+    names: Sequence[str],
+    concurrency: int,
+    version: str,
+    using: str,
+    now: datetime | None = None,
+) -> None:
+    """Write the worker's own row, which says that it lives and what it serves."""
+    row = Worker(
+        name=name,
+        host=host,
+        pid=pid,
+        started_at=started_at,
+        seen_at=clock.read(using, now),
+        queues=None if queues is None else list(queues),
+        names=list(names),
+        concurrency=concurrency,
+        version=version,
+    )
+    features = connections[using].features
+    target = ["name"] if features.supports_update_conflicts_with_target else None
+    Worker.objects.using(using).bulk_create(
+        [row],
+        update_conflicts=True,
+        unique_fields=target,
+        update_fields=["seen_at", "queues", "names", "concurrency"],
+    )
+
+
+def withdraw(name: str, *, using: str) -> None:
+    """Delete the row of a worker that ends in order."""
+    Worker.objects.using(using).filter(name=name).delete()

@@ -1,0 +1,61 @@
+"""Row locks and transactions, as far as each vendor can.
+
+Lock order: job rows first, in id order, then rows that hang on them. Everything a worker locks it locks with
+SKIP LOCKED, so that one locked row neither blocks a batch nor closes a circle of waiters.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.db import connections, transaction
+
+if TYPE_CHECKING:
+    from django.db.models import Model, QuerySet
+
+    AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def unlocked(rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
+    """Lock the rows that nobody else has locked, and leave out the others.
+
+    On SQLite, which has no row locks, this is a plain read: there the writing transaction itself is the
+    lock, or the guarded UPDATE that follows fails as a whole.
+    """
+    return _locking(rows, using, skip_locked=True)
+
+
+def waiting(rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
+    """Lock all of the rows, waiting for those that somebody else has locked."""
+    return _locking(rows, using, skip_locked=False)
+
+
+def _locking(rows: QuerySet[AnyModel], using: str, *, skip_locked: bool) -> QuerySet[AnyModel]:
+    features = connections[using].features
+    if not features.has_select_for_update:
+        return rows
+    options: dict[str, Any] = {"skip_locked": skip_locked}
+    if features.has_select_for_no_key_update:
+        options["no_key"] = True  # nothing here changes a key, so inserts that point at it may go on
+    return rows.select_for_update(**options)
+
+
+def has_row_locks(using: str) -> bool:
+    """Whether rows can be locked at all."""
+    return bool(connections[using].features.has_select_for_update)
+
+
+def single_statement(using: str) -> AbstractContextManager[Any]:
+    """Run one statement so that its failure leaves an open transaction usable.
+
+    Outside a transaction it is atomic by itself and costs no round trip more.
+    """
+    if connections[using].in_atomic_block:
+        return transaction.atomic(using=using)
+    return nullcontext()
+
+
+def is_postgres(using: str) -> bool:
+    """Whether the alias speaks PostgreSQL, for which batches have statements of their own."""
+    return connections[using].vendor == "postgresql"

@@ -1,0 +1,107 @@
+"""What operators do to jobs: cancel and requeue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.db.models import Case, F, Q, SmallIntegerField, Value, When
+from django.db.models.functions import Coalesce
+
+from django_backwave.core.outcome import CANCEL_CAUSE
+from django_backwave.core.protocol import CancelResult, RequeueResult
+from django_backwave.core.states import REQUEUEABLE, JobState
+from django_backwave.models import Job
+from django_backwave.models.fields import ExactTextField
+from django_backwave.store import clock
+from django_backwave.store.locking import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from uuid import UUID
+
+_PENDING = (JobState.WAITING.value, JobState.READY.value)
+_CANCELLABLE = (*_PENDING, JobState.RUNNING.value)
+_REQUEUEABLE = tuple(state.value for state in REQUEUEABLE)
+
+
+def cancel(
+    job_ids: Iterable[UUID], *, using: str, now: datetime | None = None
+) -> dict[UUID, CancelResult]:
+    """Cancel jobs (G8), and return what that did to each one that exists.
+
+    READY and WAITING jobs are CANCELLED at once. A RUNNING job's row is flagged: its handler learns of it
+    at its next heartbeat, and unless it succeeds first the job ends CANCELLED. Finished jobs stay as they
+    are. Joins the caller's transaction.
+    """
+    with transaction.atomic(using=using):
+        states = _locked_states(job_ids, using)
+        pending = Q(state__in=_PENDING)
+        at = clock.instant(using, now)
+        # One UPDATE that decides for each row: two would miss a job that moves between them.
+        Job.objects.using(using).filter(pk__in=states, state__in=_CANCELLABLE).update(
+            cancel_requested_at=Coalesce("cancel_requested_at", at),
+            finished_at=Case(When(pending, then=at), default=F("finished_at")),
+            cause=Case(
+                When(pending, then=Value(CANCEL_CAUSE)),
+                default=F("cause"),
+                output_field=ExactTextField(),
+            ),
+            # Last: MySQL evaluates assignments from left to right.
+            state=Case(
+                When(pending, then=Value(JobState.CANCELLED.value)),
+                default=F("state"),
+                output_field=SmallIntegerField(),
+            ),
+        )
+    return {job_id: _cancel_result(state) for job_id, state in states.items()}
+
+
+def _cancel_result(state: int) -> CancelResult:
+    if state in _PENDING:
+        return CancelResult.CANCELLED
+    if state == JobState.RUNNING:
+        return CancelResult.ASKED_TO_STOP
+    return CancelResult.ALREADY_FINISHED
+
+
+def requeue(
+    job_ids: Iterable[UUID],
+    *,
+    reset_failures: bool = True,
+    using: str,
+    now: datetime | None = None,
+) -> dict[UUID, RequeueResult]:
+    """Send dead-lettered, quarantined and cancelled jobs back, due now; return what that did to each.
+
+    ``failures`` becomes 0 unless ``reset_failures`` is false; ``attempt`` stays as it is, for it is the
+    fence's epoch and never falls. Joins the caller's transaction.
+    """
+    with transaction.atomic(using=using):
+        states = _locked_states(job_ids, using)
+        at = clock.instant(using, now)
+        Job.objects.using(using).filter(pk__in=states, state__in=_REQUEUEABLE).update(
+            **({"failures": 0} if reset_failures else {}),
+            cancel_requested_at=None,
+            unroutable_since=None,
+            expires_at=None,
+            started_at=None,
+            finished_at=None,
+            cause="",
+            output=None,
+            due_at=at,
+            state=JobState.READY.value,
+        )
+    return {
+        job_id: RequeueResult.REQUEUED
+        if state in _REQUEUEABLE
+        else RequeueResult.NOT_REQUEUEABLE
+        for job_id, state in states.items()
+    }
+
+
+def _locked_states(job_ids: Iterable[UUID], using: str) -> dict[UUID, int]:
+    """Lock the jobs that exist, in id order, and return the state of each."""
+    jobs = Job.objects.using(using).filter(pk__in=list(job_ids)).order_by("pk")
+    return dict(waiting(jobs, using=using).values_list("pk", "state"))

@@ -1,0 +1,58 @@
+"""Release of what a worker holds without knowing it: claims whose reply was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.db.models import Case, F, Q, SmallIntegerField, Value, When
+
+from django_backwave.core.outcome import CANCEL_CAUSE
+from django_backwave.core.protocol import Key
+from django_backwave.core.states import JobState
+from django_backwave.models import Lease
+from django_backwave.models.fields import ExactTextField
+from django_backwave.store import clock, fence
+from django_backwave.store.locking import unlocked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+
+def release_unknown(
+    known: Collection[Key], *, worker: str, using: str, now: datetime | None = None
+) -> list[Key]:
+    """Hand back every job that this worker holds but for the known attempts; return those handed back.
+
+    Costs no failure and leaves no attempt row: their handlers never started. Only to be called while none
+    of the worker's claims is under way. A job whose cancel was requested becomes CANCELLED.
+    """
+    with transaction.atomic(using=using):
+        leases = Lease.objects.using(using).held_by(worker).order_by("pk")
+        rows = unlocked(leases, using=using).values_list("pk", "attempt")
+        unknown = [key for key in (Key(*row) for row in rows) if key not in known]
+        return [key for key in unknown if _hand_back(key, worker, using=using, now=now)]
+
+
+def _hand_back(key: Key, worker: str, *, using: str, now: datetime | None) -> int:
+    at = clock.instant(using, now)
+    asked = Q(cancel_requested_at__isnull=False)
+    return int(
+        fence.held(key, worker, using=using, now=now).update(
+            lease_expires_at=None,
+            finished_at=Case(When(asked, then=at), default=F("finished_at")),
+            cause=Case(
+                When(asked, then=Value(CANCEL_CAUSE)),
+                default=F("cause"),
+                output_field=ExactTextField(),
+            ),
+            worker="",
+            # Last: MySQL evaluates assignments from left to right.
+            state=Case(
+                When(asked, then=Value(JobState.CANCELLED.value)),
+                default=Value(JobState.READY.value),
+                output_field=SmallIntegerField(),
+            ),
+        )
+    )

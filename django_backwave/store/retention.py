@@ -1,0 +1,89 @@
+"""Retention: delete what ended long ago, in bounded slices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.db.models import Q
+
+from django_backwave.core.states import JobState
+from django_backwave.models import Attempt, Job, Worker
+from django_backwave.store import clock
+from django_backwave.store.locking import unlocked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from datetime import datetime
+
+    from django_backwave.core.protocol import Key
+
+#: How many attempts of a job are kept.
+KEPT_ATTEMPTS = 100
+
+#: How many jobs one slice of a prune deletes at most.
+SLICE = 500
+
+#: Seconds of silence after which a worker's row is dropped.
+WORKER_SILENCE = 24 * 3600.0
+
+_DONE = (JobState.SUCCEEDED, JobState.CANCELLED)
+_DEAD = (JobState.DEAD_LETTERED, JobState.QUARANTINED)
+
+
+def prune(
+    *,
+    keep_done: float | None,
+    keep_dead: float | None,
+    limit: int = SLICE,
+    using: str,
+    now: datetime | None = None,
+) -> int:
+    """Delete up to ``limit`` jobs that ended longer ago than they are kept; return how many.
+
+    ``keep_done`` is for succeeded and cancelled jobs, ``keep_dead`` for dead-lettered and quarantined ones,
+    in seconds; None keeps them for ever. Their attempts go in the same transaction, and so does whatever
+    another app's models hang on Job, by its own ``on_delete``.
+    """
+    at = clock.read(using, now)
+    count = 0
+    for state, keep in (*_each(_DONE, keep_done), *_each(_DEAD, keep_dead)):
+        if keep is not None and count < limit:
+            # One state at a time: the index on (state, finished_at) gives the oldest without a sort.
+            old = Q(state=state, finished_at__lt=clock.after(at, -keep))
+            count += _delete_slice(old, limit - count, using=using)
+    return count
+
+
+def _each(
+    states: tuple[JobState, ...], keep: float | None
+) -> Iterator[tuple[int, float | None]]:
+    return ((state.value, keep) for state in states)
+
+
+def _delete_slice(old: Q, limit: int, *, using: str) -> int:
+    with transaction.atomic(using=using):
+        ended = Job.objects.using(using).filter(old).order_by("finished_at")[:limit]
+        ids = list(unlocked(ended, using=using).values_list("pk", flat=True))
+        if not ids:
+            return 0
+        # State and age again: where rows cannot be locked, one may have been requeued meanwhile.
+        jobs = Job.objects.using(using).filter(old, pk__in=ids).only("pk")
+        return jobs.delete()[1].get(Job._meta.label, 0)
+
+
+def prune_workers(*, using: str, now: datetime | None = None) -> int:
+    """Delete the rows of workers that have been silent for a day; return how many."""
+    silent = clock.after(clock.read(using, now), -WORKER_SILENCE)
+    return Worker.objects.using(using).filter(seen_at__lt=silent).delete()[0]
+
+
+def trim_attempts(keys: Collection[Key], *, using: str) -> None:
+    """Keep the newest ``KEPT_ATTEMPTS`` attempts of jobs that have had more claims than that."""
+    for key in keys:
+        if key.attempt > KEPT_ATTEMPTS:
+            attempts = Attempt.objects.using(using).filter(job_id=key.job_id)
+            numbers = attempts.order_by("-number").values_list("number", flat=True)
+            oldest_kept = numbers[KEPT_ATTEMPTS - 1 : KEPT_ATTEMPTS].first()
+            if oldest_kept is not None:
+                attempts.filter(number__lt=oldest_kept).delete()

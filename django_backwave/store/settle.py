@@ -1,0 +1,334 @@
+"""Settle: write the outcomes of attempts, each through the fence, a batch in one transaction (G5).
+
+The job's new state, its attempt row and its output commit together with the fenced UPDATE or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+
+from django_backwave.core.outcome import (
+    CANCEL_CAUSE,
+    Decision,
+    ErrorInfo,
+    Failed,
+    decide,
+)
+from django_backwave.core.protocol import Key, Report, Verdict
+from django_backwave.core.states import AttemptOutcome, JobState
+from django_backwave.models import Attempt, Job, Lease
+from django_backwave.models.fields import EncodedJSON
+from django_backwave.store import clock, fence
+from django_backwave.store.errors import refuses_data
+from django_backwave.store.locking import is_postgres, single_statement, unlocked
+from django_backwave.store.retention import trim_attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A report with what to write for it, as long as no cancel was requested."""
+
+    report: Report
+    decision: Decision
+
+    @property
+    def key(self) -> Key:
+        return self.report.job.key
+
+    @property
+    def started_at(self) -> datetime | None:
+        after = self.report.started_after
+        return None if after is None else clock.after(self.report.job.claimed_at, after)
+
+    @property
+    def recorded(self) -> bool:
+        return self.decision.recorded or self.report.started_after is not None
+
+
+def settle(
+    reports: Sequence[Report],
+    *,
+    worker: str,
+    unroutable_grace: float,
+    using: str,
+    now: datetime | None = None,
+) -> dict[Key, Verdict]:
+    """Write the outcomes that the fence lets through, and return a verdict for each report.
+
+    A job whose cancel was requested becomes CANCELLED, unless it succeeded (G8). One row that the database
+    refuses is recorded as a failed attempt with that cause; the others are not delayed by it.
+    """
+    entries = [
+        _entry(report, unroutable_grace)
+        for report in sorted(reports, key=lambda report: report.job.key)
+    ]
+    matched = _write_or_split(entries, worker=worker, using=using, now=now)
+    verdicts = dict.fromkeys(matched, Verdict.APPLIED)
+    rest = [entry for entry in entries if entry.key not in verdicts]
+    if rest:
+        verdicts |= _unmatched(rest, worker=worker, using=using, now=now)
+    return verdicts
+
+
+def _entry(report: Report, grace: float) -> _Entry:
+    job = report.job
+    decision = decide(
+        report.outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace
+    )
+    return _Entry(report, decision)
+
+
+def _write_or_split(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> set[Key]:
+    write = _write_postgres if is_postgres(using) else _write_portable
+    try:
+        return write(entries, worker=worker, using=using, now=now)
+    except Exception as error:
+        if not refuses_data(error):
+            raise
+        if len(entries) == 1:
+            refused = [_refused(entries[0], error)]
+            return write(refused, worker=worker, using=using, now=now)
+    matched: set[Key] = set()
+    for entry in entries:
+        matched |= _write_or_split([entry], worker=worker, using=using, now=now)
+    return matched
+
+
+def _refused(entry: _Entry, error: Exception) -> _Entry:
+    """Turn an outcome that the database refuses into a failure that it will take."""
+    kind = type(error)
+    told = ascii(str(error))[1:1001]
+    info = ErrorInfo(
+        class_path=f"{kind.__module__}.{kind.__qualname__}",
+        message=f"The database refused to store this attempt's outcome: {told}",
+        traceback="",
+    )
+    return _entry(replace(entry.report, outcome=Failed(info)), 0.0)
+
+
+def _unmatched(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> dict[Key, Verdict]:
+    """Tell stale reports from rows that were only locked, and from writes that had been applied before.
+
+    A report sent before may have been applied by a COMMIT whose reply was lost. That commit may still be
+    under way, so its row is locked first; then the attempt's row in the history says it.
+    """
+    held = fence.still_held([entry.key for entry in entries], worker, using=using, now=now)
+    verdicts = {
+        entry.key: Verdict.LOCKED if entry.key in held else Verdict.STALE for entry in entries
+    }
+    doubtful = [
+        entry.key
+        for entry in entries
+        if entry.report.sent_before and verdicts[entry.key] is Verdict.STALE
+    ]
+    if doubtful:
+        verdicts |= _applied_before(doubtful, worker=worker, using=using)
+    return verdicts
+
+
+def _applied_before(keys: list[Key], *, worker: str, using: str) -> dict[Key, Verdict]:
+    job_ids = [key.job_id for key in keys]
+    with transaction.atomic(using=using):
+        jobs = Job.objects.using(using).filter(pk__in=job_ids).order_by("pk")
+        free = set(unlocked(jobs, using=using).values_list("pk", flat=True))
+        there = set(jobs.values_list("pk", flat=True))
+        rows = (
+            Attempt.objects.using(using)
+            .filter(job_id__in=job_ids, worker=worker)
+            .exclude(outcome=AttemptOutcome.ABANDONED.value)
+            .values_list("job_id", "number")
+        )
+        applied = {Key(*row) for row in rows}
+    return {
+        key: Verdict.APPLIED
+        if key in applied
+        else Verdict.LOCKED
+        if key.job_id in there - free
+        else Verdict.STALE
+        for key in keys
+    }
+
+
+# PostgreSQL: guard, job rows and attempt rows in one statement, which is one transaction.
+
+_READY, _SUCCEEDED = JobState.READY.value, JobState.SUCCEEDED.value
+_CANCELLED = JobState.CANCELLED.value
+
+
+@cache
+def _settle_sql(jobs: str, attempts: str, instant: str) -> str:
+    # LATERAL with a lock: a plain join with unnest makes the planner scan the table for each batch.
+    return f"""
+        WITH mine AS MATERIALIZED (
+            SELECT v.*, held.cancelled
+              FROM unnest(%(ids)s::uuid[], %(numbers)s::int[], %(states)s::smallint[],
+                   %(outcomes)s::varchar[], %(failures)s::int[], %(due_ins)s::float8[],
+                   %(causes)s::text[], %(outputs)s::text[], %(unroutables)s::bool[],
+                   %(recordeds)s::bool[], %(starts)s::timestamptz[], %(classes)s::text[],
+                   %(messages)s::text[], %(tracebacks)s::text[])
+                AS v(id, attempt, state, outcome, failures, due_in, cause, output, unroutable,
+                   recorded, started_at, error_class, message, traceback)
+             CROSS JOIN LATERAL (
+                SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled
+                  FROM {jobs} j
+                 WHERE {fence.GUARD.format(instant=instant)}
+                   FOR NO KEY UPDATE SKIP LOCKED) held
+        ), settled AS (
+            UPDATE {jobs} j
+               SET state = CASE WHEN m.cancelled THEN {_CANCELLED} ELSE m.state END,
+                   failures = m.failures,
+                   due_at = CASE WHEN m.cancelled OR m.due_in IS NULL THEN j.due_at
+                            ELSE {instant} + make_interval(secs => m.due_in) END,
+                   worker = '', lease_expires_at = NULL,
+                   started_at = COALESCE(m.started_at, j.started_at),
+                   finished_at = CASE WHEN NOT m.cancelled AND m.state = {_READY} THEN NULL
+                                 ELSE {instant} END,
+                   cause = CASE WHEN m.cancelled THEN %(cancel_cause)s ELSE m.cause END,
+                   output = m.output,
+                   unroutable_since = CASE WHEN m.unroutable
+                                      THEN COALESCE(j.unroutable_since, {instant}) END
+              FROM mine m WHERE j.id = m.id
+        ), history AS (
+            INSERT INTO {attempts} (job_id, number, worker, started_at, finished_at, outcome,
+                   error_class, message, traceback)
+            SELECT m.id, m.attempt, %(worker)s, m.started_at, {instant},
+                   CASE WHEN m.cancelled THEN %(cancelled)s ELSE m.outcome END,
+                   m.error_class, m.message, m.traceback
+              FROM mine m WHERE m.recorded
+        )
+        SELECT id, attempt FROM mine
+    """
+
+
+def _write_postgres(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> set[Key]:
+    connection = connections[using]
+    quote = connection.ops.quote_name
+    sql = _settle_sql(
+        quote(Job._meta.db_table), quote(Attempt._meta.db_table), clock.instant_sql(now)
+    )
+    values = {
+        **_arrays(entries),
+        "worker": worker,
+        "now": now,
+        "cancel_cause": CANCEL_CAUSE,
+        "cancelled": AttemptOutcome.CANCELLED.value,
+    }
+    with single_statement(using), connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        matched = {Key(*row) for row in cursor.fetchall()}
+    trim_attempts(matched, using=using)
+    return matched
+
+
+def _arrays(entries: list[_Entry]) -> dict[str, list[Any]]:
+    errors = [entry.decision.error for entry in entries]
+    return {
+        "ids": [entry.key.job_id for entry in entries],
+        "numbers": [entry.key.attempt for entry in entries],
+        "states": [entry.decision.state.value for entry in entries],
+        "outcomes": [entry.decision.outcome.value for entry in entries],
+        "failures": [entry.decision.failures for entry in entries],
+        "due_ins": [entry.decision.due_in for entry in entries],
+        "causes": [entry.decision.cause for entry in entries],
+        "outputs": [entry.decision.output for entry in entries],
+        "unroutables": [entry.decision.unroutable for entry in entries],
+        "recordeds": [entry.recorded for entry in entries],
+        "starts": [entry.started_at for entry in entries],
+        "classes": [error.class_path if error else "" for error in errors],
+        "messages": [error.message if error else "" for error in errors],
+        "tracebacks": [error.traceback if error else "" for error in errors],
+    }
+
+
+# Elsewhere: lock what is free, then one fenced UPDATE a row, then the attempt rows of those that matched.
+
+
+def _write_portable(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> set[Key]:
+    with transaction.atomic(using=using):
+        leases = Lease.objects.using(using).of([entry.key.job_id for entry in entries])
+        rows = unlocked(leases.order_by("pk"), using=using).values_list(
+            "pk", "cancel_requested_at", "unroutable_since"
+        )
+        known = {pk: (cancel is not None, since) for pk, cancel, since in rows}
+        settled = [
+            _under_cancel(entry) if known[entry.key.job_id][0] else entry
+            for entry in entries
+            if entry.key.job_id in known
+        ]
+        matched = []
+        for entry in settled:
+            at = clock.instant(using, now)
+            values = _values(entry, at, since=known[entry.key.job_id][1], using=using, now=now)
+            if fence.held(entry.key, worker, using=using, now=now).update(**values):
+                matched.append(entry)
+        at = clock.instant(using, now)
+        history = [_attempt(entry, worker, at) for entry in matched if entry.recorded]
+        Attempt.objects.using(using).bulk_create(history)
+        trim_attempts([entry.key for entry in matched], using=using)
+    return {entry.key for entry in matched}
+
+
+def _under_cancel(entry: _Entry) -> _Entry:
+    if entry.decision.state is JobState.SUCCEEDED:
+        return entry
+    decision = replace(
+        entry.decision,
+        state=JobState.CANCELLED,
+        outcome=AttemptOutcome.CANCELLED,
+        cause=CANCEL_CAUSE,
+        due_in=None,
+        recorded=entry.recorded,
+    )
+    return _Entry(entry.report, decision)
+
+
+def _values(
+    entry: _Entry, at: Any, *, since: datetime | None, using: str, now: datetime | None
+) -> dict[str, Any]:
+    decision = entry.decision
+    values: dict[str, Any] = {
+        "failures": decision.failures,
+        "lease_expires_at": None,
+        "finished_at": at if decision.state.is_terminal else None,
+        "cause": decision.cause,
+        "output": None if decision.output is None else EncodedJSON(decision.output),
+        "unroutable_since": (since or at) if decision.unroutable else None,
+        "worker": "",
+        "state": decision.state.value,
+    }
+    if entry.started_at is not None:
+        values["started_at"] = entry.started_at
+    if decision.due_in is not None:
+        values["due_at"] = clock.after(clock.read(using, now), decision.due_in)
+    return values
+
+
+def _attempt(entry: _Entry, worker: str, at: Any) -> Attempt:
+    error = entry.decision.error
+    return Attempt(
+        job_id=entry.key.job_id,
+        number=entry.key.attempt,
+        worker=worker,
+        started_at=entry.started_at,
+        finished_at=at,
+        outcome=entry.decision.outcome.value,
+        error_class=error.class_path if error else "",
+        message=error.message if error else "",
+        traceback=error.traceback if error else "",
+    )

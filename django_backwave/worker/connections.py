@@ -1,0 +1,135 @@
+"""The worker's database connections.
+
+The pump and the heartbeat own a connection each, with time-outs of our own, so that a dead server or a lost
+network never stops them for long. Handlers' threads keep the connections that the user's settings describe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from typing import Any
+
+from django.db import connections
+
+from django_backwave.worker import clock
+
+logger = logging.getLogger("django_backwave.worker")
+
+#: Seconds to connect in, and after which an idle network is probed.
+CONNECT_TIMEOUT, KEEPALIVE = 5, 5
+
+#: Seconds that one statement of ours may take at most; never more than half a lease.
+LONGEST_STATEMENT = 30.0
+
+#: Seconds without use after which a handler's connection is asked whether it still works.
+ASK_AFTER = 5.0
+
+
+def own_connection(using: str, *, lease: float) -> None:
+    """Make this thread's connection to an alias one of ours: bounded, persistent, READ COMMITTED.
+
+    A pool is bypassed. To be called before the thread's first query; changes no other thread.
+    """
+    connection = connections[using]
+    connection.close()
+    settings = copy.deepcopy(connection.settings_dict)
+    settings["CONN_MAX_AGE"] = None
+    settings["CONN_HEALTH_CHECKS"] = False
+    adjust = {"postgresql": _postgres, "mysql": _mysql, "sqlite": _sqlite}.get(connection.vendor)
+    if adjust is not None:
+        adjust(settings["OPTIONS"], min(LONGEST_STATEMENT, max(1.0, lease / 2)))
+    connection.settings_dict = settings
+
+
+def _postgres(options: dict[str, Any], longest: float) -> None:
+    options.pop("pool", None)
+    millis = int(longest * 1000)
+    ours = (
+        f"-c statement_timeout={millis} -c lock_timeout={millis}"
+        f" -c idle_in_transaction_session_timeout={millis}"
+        " -c default_transaction_isolation=read\\ committed"
+    )
+    options["options"] = f"{options.get('options', '')} {ours}".strip()
+    options.pop("isolation_level", None)
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "keepalives": 1,
+        "keepalives_idle": KEEPALIVE,
+        "keepalives_interval": KEEPALIVE,
+        "keepalives_count": 2,
+        "tcp_user_timeout": int(longest * 1000),
+    }
+    options.update({key: value for key, value in defaults.items() if key not in options})
+
+
+def _mysql(options: dict[str, Any], longest: float) -> None:
+    seconds = max(1, int(longest))
+    options["isolation_level"] = "read committed"
+    options.update(connect_timeout=CONNECT_TIMEOUT, read_timeout=seconds, write_timeout=seconds)
+
+
+def _sqlite(options: dict[str, Any], longest: float) -> None:
+    options["transaction_mode"] = "IMMEDIATE"
+    options["timeout"] = longest
+
+
+def drop_connection(using: str) -> None:
+    """Close this thread's connection after an error; the next query opens a new one."""
+    connection = connections[using]
+    with contextlib.suppress(Exception):
+        connection.close()
+    if connection.connection is not None or connection.in_atomic_block:
+        # It cannot even be closed: leave it to the garbage collector and begin anew.
+        settings = connection.settings_dict
+        del connections[using]
+        connections[using].settings_dict = settings
+
+
+class Hygiene:
+    """Keeps a handler thread's connections fit, as Django does between requests.
+
+    Unlike there a connection outlives the job also when CONN_MAX_AGE is 0, and costs no round trip per job:
+    it is asked whether it works only after an error, or when it has not been used for a while.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no connection used."""
+        self._used_at = clock.monotonic()
+
+    def before(self) -> None:
+        """Drop connections that have died while the thread was idle."""
+        if clock.monotonic() - self._used_at >= ASK_AFTER:
+            for connection in connections.all(initialized_only=True):
+                if connection.connection is not None and not connection.is_usable():
+                    drop_connection(connection.alias)
+
+    def after(self) -> None:
+        """Roll back what the handler left open, and drop connections that errors have broken."""
+        for connection in connections.all(initialized_only=True):
+            if connection.connection is not None and not _clean(connection):
+                drop_connection(connection.alias)
+        self._used_at = clock.monotonic()
+
+
+def _clean(connection: Any) -> bool:
+    """Return whether the next job may use a connection as it is."""
+    if connection.in_atomic_block or not connection.autocommit or _in_transaction(connection):
+        logger.warning(
+            "action=transaction_left_open database=%s: rolled back; a handler must end what it begins",
+            connection.alias,
+        )
+        return False
+    if connection.errors_occurred:
+        connection.errors_occurred = False
+        return bool(connection.is_usable())
+    return True
+
+
+def _in_transaction(connection: Any) -> bool:
+    """Ask the driver, without a round trip, whether a transaction was begun behind Django's back."""
+    raw = connection.connection
+    if connection.vendor == "postgresql":
+        return bool(raw.info.transaction_status != 0)
+    return bool(getattr(raw, "in_transaction", False))

@@ -1,0 +1,148 @@
+"""One attempt in a handler's thread: route it, run the handler, and turn what happens into an outcome."""
+
+from __future__ import annotations
+
+import traceback
+from asyncio import CancelledError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django_backwave import registry
+from django_backwave.context import JobContext, StopSwitch
+from django_backwave.core.outcome import (
+    Cancelled,
+    ErrorInfo,
+    Failed,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    Unroutable,
+)
+from django_backwave.core.protocol import Claimed, Report, StopReason
+from django_backwave.exceptions import GiveUp, Snooze, Stopped
+from django_backwave.models.fields import decode_json
+from django_backwave.payload import encode_output
+from django_backwave.worker import clock
+
+if TYPE_CHECKING:
+    from django_backwave.jobs import BackWaveTask
+
+#: Characters of a message and of a traceback that are kept; of a traceback the end says most.
+MESSAGE_LENGTH, TRACEBACK_LENGTH = 4_000, 30_000
+
+
+@dataclass(slots=True)
+class Execution:
+    """An attempt that this worker runs. Its instants are monotonic seconds."""
+
+    job: Claimed
+    worker: str
+    switch: StopSwitch
+    claimed_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    error: BaseException | None = field(default=None, repr=False)
+
+    @property
+    def started_after(self) -> float | None:
+        """Seconds from the claim to the handler's start, None if it has not started."""
+        return None if self.started_at is None else self.started_at - self.claimed_at
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the handler ran."""
+        if self.started_at is None or self.ended_at is None:
+            return 0.0
+        return self.ended_at - self.started_at
+
+    def run(self) -> Report:
+        """Run the handler, unless the attempt is to stop before it starts. Raises nothing."""
+        outcome = self._run()
+        self.ended_at = clock.monotonic()
+        return Report(
+            job=self.job,
+            outcome=outcome,
+            jitter=clock.random(),
+            started_after=self.started_after,
+        )
+
+    def _run(self) -> Outcome:
+        if self.switch.reason is not None:
+            return self._stopped()
+        task = registry.resolve(self.job.name)
+        if task is None:
+            return Unroutable(f"no handler here is named {self.job.name!r}")
+        try:
+            args, kwargs = _arguments(self.job.payload)
+        except ValueError as error:
+            return Unroutable(f"the payload is not of the form this version reads: {error}")
+        misfit = registry.binds(task, args, kwargs)
+        if misfit is not None:
+            return Unroutable(f"the arguments do not fit {task.module_path}: {misfit}")
+        self.started_at = clock.monotonic()
+        return self._call(task, args, kwargs)
+
+    def _call(self, task: BackWaveTask, args: list[Any], kwargs: dict[str, Any]) -> Outcome:
+        try:
+            context = (self._context(task),) if task.takes_context else ()
+            output = task.func(*context, *args, **kwargs)
+            return Succeeded(encode_output(task.module_path, output))
+        except Snooze as snooze:
+            return Snoozed(snooze.seconds)
+        except GiveUp as error:
+            return self._failed(error, final=True)
+        except BaseException as error:
+            if _means_stop(error) and self.switch.reason is not None:
+                return self._stopped()
+            return self._failed(error, final=task.is_final(error))
+
+    def _context(self, task: BackWaveTask) -> JobContext:
+        return JobContext(claimed=self.job, task=task, worker=self.worker, switch=self.switch)
+
+    def _stopped(self) -> Outcome:
+        # A lost lease is reported as a hand-back: whatever is reported, only the fence refuses it.
+        return Cancelled() if self.switch.reason is StopReason.CANCEL else Released()
+
+    def _failed(self, error: BaseException, *, final: bool) -> Outcome:
+        self.error = error
+        return Failed(describe(error), final=final)
+
+
+def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
+    value = decode_json(payload)
+    args = value.get("args") if isinstance(value, dict) else None
+    kwargs = value.get("kwargs") if isinstance(value, dict) else None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise ValueError('it is not {"args": [...], "kwargs": {...}}')
+    return args, kwargs
+
+
+def _means_stop(error: BaseException) -> bool:
+    """Whether an exception, or each leaf of a group, says that the handler stopped as it was told."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_means_stop(leaf) for leaf in error.exceptions)
+    return isinstance(error, Stopped | CancelledError)
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """Return an exception as text that every database takes."""
+    kind = type(error)
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"<its __str__ raised {type(broken).__name__}>"
+    try:
+        told = "".join(traceback.format_exception(error))
+    except Exception as broken:
+        told = f"<formatting the traceback raised {type(broken).__name__}>"
+    return ErrorInfo(
+        class_path=storable(f"{kind.__module__}.{kind.__qualname__}"),
+        message=storable(message)[:MESSAGE_LENGTH],
+        traceback=storable(told)[-TRACEBACK_LENGTH:],
+    )
+
+
+def storable(text: str) -> str:
+    """Replace what no database stores: NUL and lone surrogates."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -1,0 +1,74 @@
+"""The handlers' threads: each runs one attempt at a time, in a context and with connections of its own."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from django.core.cache import caches
+
+from django_backwave.compat import task_backends
+from django_backwave.worker.connections import Hygiene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django_backwave.core.protocol import Report
+    from django_backwave.worker.execution import Execution
+
+
+class HandlerThreads:
+    """A fixed number of daemon threads that run what is put to them and report each end.
+
+    Daemons, so that a handler that never returns cannot hold up the end of the process.
+    """
+
+    def __init__(self, count: int, *, finished: Callable[[Execution, Report], None]) -> None:
+        """Take the callback for ended attempts; it is called in the handler's thread."""
+        self._finished = finished
+        self._work: queue.SimpleQueue[Execution] = queue.SimpleQueue()
+        self.threads = [
+            threading.Thread(target=self._serve, name=f"backwave-handler-{n}", daemon=True)
+            for n in range(1, count + 1)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self.threads:
+            thread.start()
+
+    def submit(self, execution: Execution) -> None:
+        """Run an attempt in the next free thread."""
+        self._work.put(execution)
+
+    def _serve(self) -> None:
+        hygiene = Hygiene()
+        base = _base_context()
+        while True:
+            execution = self._work.get()
+            hygiene.before()
+            # A copy for each job: what one activates (language, time zone) the next never sees.
+            report = base.copy().run(execution.run)
+            hygiene.after()
+            self._finished(execution, report)
+
+
+def _base_context() -> contextvars.Context:
+    """Return the context whose copies the jobs of one thread run in.
+
+    Caches and task backends live in context variables. Touched here once, they are shared by the copies;
+    otherwise each job would open a new cache client.
+    """
+
+    def touch() -> contextvars.Context:
+        for alias in caches.settings:
+            caches[alias]
+        for alias in task_backends.settings:
+            task_backends[alias]
+        return contextvars.copy_context()
+
+    return contextvars.Context().run(touch)
+
+

@@ -1,0 +1,79 @@
+"""The heart: renews the leases of what the worker holds, in a thread and on a connection of its own.
+
+It waits for nothing but its own statements: not for a flush, not for the pump.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from django_backwave.core.protocol import Renewed
+from django_backwave.store.heartbeat import announce, renew
+from django_backwave.worker import clock
+from django_backwave.worker.connections import drop_connection, own_connection
+
+if TYPE_CHECKING:
+    from django_backwave.worker.worker import Worker
+
+logger = logging.getLogger("django_backwave.worker")
+
+#: Seconds between two writes of the worker's own row.
+ANNOUNCE_EVERY = 10.0
+
+
+class Heart:
+    """Beats until the worker has ended."""
+
+    def __init__(self, worker: Worker) -> None:
+        """Serve a worker; ``run`` is the body of the heart's thread."""
+        self._worker = worker
+        self._wake = threading.Event()
+        self._announced_at: float | None = None
+        self.interval = worker.beat_every()
+        self.round_at = clock.monotonic()
+
+    def hurry(self, interval: float) -> None:
+        """Beat at this interval from now on, if it is shorter: a job with a short lease came in."""
+        if interval < self.interval:
+            self.interval = interval
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Let ``run`` return."""
+        self._wake.set()
+
+    def run(self) -> None:
+        """Beat until the worker has ended."""
+        own_connection(self._worker.using, lease=self._worker.options.lease)
+        try:
+            while not self._worker.exited.is_set():
+                self._beat()
+                self.round_at = clock.monotonic()
+                self.interval = self._worker.beat_every()
+                self._wake.wait(self.interval)
+                self._wake.clear()
+        finally:
+            drop_connection(self._worker.using)
+
+    def _beat(self) -> None:
+        worker = self._worker
+        sent_at = clock.monotonic()
+        try:
+            renewals = renew(
+                worker.beating(), worker=worker.name, lease=worker.options.lease, using=worker.using
+            )
+            worker.feed(Renewed(clock.monotonic(), renewals, sent_at))
+            self._announce()
+        except Exception as error:
+            drop_connection(worker.using)
+            logger.warning(
+                "action=heartbeat_failed error=%s: %s", type(error).__name__, str(error).strip()
+            )
+
+    def _announce(self) -> None:
+        now = clock.monotonic()
+        if self._announced_at is None or now - self._announced_at >= ANNOUNCE_EVERY:
+            announce(**self._worker.description(), using=self._worker.using)
+            self._announced_at = now

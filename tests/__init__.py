@@ -1,0 +1,1 @@
+"""The tests of django_backwave: one suite, run once for each database (see `make test`)."""

@@ -1,0 +1,1 @@
+"""What users import and meet: @job, enqueue, results, the context, the checks."""

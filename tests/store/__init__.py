@@ -1,0 +1,1 @@
+"""The store's conformance suite: the same tests on every database."""

@@ -1,0 +1,105 @@
+"""Threads that really race, and strangers who hold row locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier, Event
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from django_backwave.core.protocol import Claimed, Report, Verdict
+from django_backwave.models import Job
+from django_backwave.store.locking import has_row_locks
+from tests.factories import second_connection, send
+from tests.report import only_on_reason
+
+PATIENCE = 60.0  # seconds until a race that hangs is given up
+
+
+def needs_row_locks() -> None:
+    """Skip a test about two open transactions where only one can write at a time."""
+    if not has_row_locks("default"):
+        pytest.skip(only_on_reason(("postgres", "mysql")))
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Make all calls at one instant, each in a thread of its own, and return their results."""
+    return [result for [result] in race(1, *(lambda _, call=call: call() for call in calls))]
+
+
+def race(rounds: int, *calls: Callable[[int], Any]) -> list[list[Any]]:
+    """Make all calls at one instant with 0, then with 1 …; return a list of results for each call.
+
+    Each has its own thread and so its own connection.
+    """
+    barrier = Barrier(len(calls))
+
+    def run(call: Callable[[int], Any]) -> list[Any]:
+        try:
+            results = []
+            for number in range(rounds):
+                barrier.wait(PATIENCE)
+                results.append(call(number))
+            return results
+        except BaseException:
+            barrier.abort()
+            raise
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(run, call) for call in calls]
+        return [future.result(PATIENCE) for future in futures]
+
+
+@contextmanager
+def locked(*jobs: Job | Claimed) -> Iterator[None]:
+    """Hold the locks of jobs' rows in a stranger's transaction."""
+    needs_row_locks()
+    ids = [job.job_id if isinstance(job, Claimed) else job.pk for job in jobs]
+    with second_connection() as other, transaction.atomic(using=other):
+        rows = Job.objects.using(other).filter(pk__in=ids).select_for_update()
+        assert len(rows) == len(ids)
+        yield
+
+
+@contextmanager
+def in_background(call: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Make a call in a thread and go on once it waits for a lock; give a function for its result."""
+
+    def run() -> Any:
+        try:
+            return call()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(run)
+        pause = Event()
+        while not _somebody_waits() and not future.done():
+            pause.wait(0.005)
+        assert not future.done(), "the call did not wait for a lock"
+        yield lambda: future.result(PATIENCE)
+
+
+def _somebody_waits() -> bool:
+    sql = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        "mysql": "SELECT count(*) FROM information_schema.innodb_trx"
+        " WHERE trx_state = 'LOCK WAIT'",
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return bool(cursor.fetchone()[0])
+
+
+def send_until_answered(report: Report, **options: Any) -> Verdict:
+    """Settle a report as a worker does: again and again while its row is locked."""
+    while (verdict := send(report, **options)[0]) is Verdict.LOCKED:
+        pass
+    return verdict
