@@ -15,4 +15,4 @@ class BackWaveConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks."""
-        from django_backwave import checks  # noqa: F401, PLC0415 - importing registers them
+        from django_backwave import checks  # noqa: F401 - importing registers them

@@ -170,7 +170,7 @@ _SIZE = (_is_size, "a positive number of bytes")
 #: For each key of BACKWAVE: whether a value can be used, and the rule in words.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "DATABASE": (
-        lambda value: value is None or value in connections.settings,
+        lambda value: value is None or (isinstance(value, str) and value in connections.settings),
         "an alias of DATABASES, or None",
     ),
     "MODULES": (_is_names, "a list of module names"),

@@ -61,8 +61,10 @@ def _modules() -> list[str]:
 
 def _app_modules() -> Iterator[str]:
     for config in apps.get_app_configs():
+        if config.module is None or config.name == __package__:  # our own `jobs` is no such module
+            continue
         for name in APP_MODULES:
-            if config.module is not None and module_has_submodule(config.module, name):
+            if module_has_submodule(config.module, name):
                 yield f"{config.name}.{name}"
 
 

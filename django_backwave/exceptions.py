@@ -47,7 +47,7 @@ class JobRefused(BackWaveError):
     """The job's state does not allow the operator's action; nothing was written."""
 
 
-class Snooze(Exception):  # noqa: N818 - it reads as the order that it is
+class Snooze(Exception):
     """Raised by a handler to run again later, without a failure.
 
     ``delay``: seconds or a timedelta, at least 1 second.
@@ -66,7 +66,7 @@ class Snooze(Exception):  # noqa: N818 - it reads as the order that it is
         self.seconds = float(seconds)
 
 
-class GiveUp(Exception):  # noqa: N818 - it reads as the order that it is
+class GiveUp(Exception):
     """Raised by a handler to send its job to the dead letters, whatever is left of its tries."""
 
     def __init__(self, reason: str = "") -> None:

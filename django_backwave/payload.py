@@ -102,10 +102,10 @@ def instant_of(run_after: datetime | None, where: str) -> datetime | None:
     Under USE_TZ=False it must be naive, in TIME_ZONE. (That it must be aware otherwise is Django's
     own rule for tasks, and checked there.) Raises InvalidJob.
     """
-    from django_backwave.models.fields import to_utc
-
     if run_after is None:
         return None
+    from django_backwave.models.fields import to_utc
+
     if not settings.USE_TZ and timezone.is_aware(run_after):
         raise InvalidJob(
             f"run_after of {where} must be a naive datetime in TIME_ZONE, because USE_TZ is False; "

@@ -115,7 +115,7 @@ class Driver:
         self._upkeep: set[type] = set()  # kinds of sweep and prune that are under way
         self._started = 0
         self._idle = 0
-        self._fresh = False  # no job came up since the last scan
+        self._calm = self._fresh = False  # no job came up since a scan was sent, since the last answered one
         self._room_since: float | None = now
         self._next_scan = now
         self._next_sweep = now
@@ -156,10 +156,11 @@ class Driver:
             times.append(self._next_scan)
             if self._rotation and self._room_since is not None:
                 times.append(self._room_since + LINGER)
-        if self._release_due and not self._claiming:
+        if self._may_release():
             times.append(now)
         if not self._ending:
-            times += [self._next_sweep, self._next_prune]
+            upkeep = {Sweep: self._next_sweep, Prune: self._next_prune}
+            times += [at for kind, at in upkeep.items() if kind not in self._upkeep]
         wake = max(self._quiet_until, min(times, default=now + BEAT_EVERY))
         if self._stop_at is not None:
             graces = (0.0, STOP_GRACE, STOP_GRACE + FLUSH_GRACE)
@@ -169,7 +170,7 @@ class Driver:
 
     # Taking in what happened.
 
-    def _take_in(self, event: Event) -> list[Command]:
+    def _take_in(self, event: Event) -> list[Command]:  # noqa: C901 - a flat table of the events
         match event:
             case ClaimAnswered():
                 return self._claimed(event)
@@ -205,6 +206,10 @@ class Driver:
         self._trouble = 0
         if len(event.jobs) < event.command.limit:
             self._rotation.drop(event.command.queue)
+        if self._ending:
+            # Stopped while the claim was under way: what it took goes back before anything of it starts.
+            self._release_due = self._release_due or bool(event.jobs)
+            return []
         if event.jobs:
             self._stirred(event.now)
         commands: list[Command] = []
@@ -213,7 +218,7 @@ class Driver:
             self._held[job.key] = _Held(job, ends)
             commands.append(Start(job, ends, event.now))
         self._started += len(event.jobs)
-        self._room_since = event.now
+        self._room_since = event.now if self._room() > 0 else None
         return commands
 
     def _finished(self, report: Report, now: float) -> None:
@@ -237,7 +242,7 @@ class Driver:
 
     def _stirred(self, now: float) -> None:
         """Look again soon: where there was work there may be more, and what ran may have enqueued."""
-        self._fresh = False
+        self._fresh = self._calm = False
         self._idle = 0
         if not self._rotation:
             self._next_scan = min(self._next_scan, now + EAGER)
@@ -264,7 +269,7 @@ class Driver:
 
     def _scanned(self, event: Scanned) -> None:
         self._scanning = False
-        self._fresh = True
+        self._fresh = self._calm
         self._trouble = 0
         due = [queue for queue, seconds in event.due.items() if seconds <= 0]
         self._rotation.add(due)
@@ -279,6 +284,7 @@ class Driver:
             case Claim():
                 # It may have committed, or may commit yet: whatever it took is handed back.
                 self._claiming = None
+                self._room_since = event.now
                 self._doubt_until = event.now + self.options.lease
                 self._release_due = True
             case Settle(reports):
@@ -328,7 +334,7 @@ class Driver:
         return [Settle(tuple(reports))] if reports else []
 
     def _release(self) -> list[Command]:
-        if not self._release_due or self._claiming or ReleaseUnknown in self._upkeep:
+        if not self._may_release():
             return []
         self._release_due = False
         self._upkeep.add(ReleaseUnknown)
@@ -348,7 +354,7 @@ class Driver:
     def _scan(self, now: float) -> list[Command]:
         if not self._may_claim() or now < self._next_scan or self._room() <= 0:
             return []
-        self._scanning = True
+        self._scanning = self._calm = True
         return [Scan(self.options.queues)]
 
     def _upkeep_due(self, now: float) -> list[Command]:
@@ -381,7 +387,8 @@ class Driver:
 
     def _over(self, now: float, *, idle: bool) -> bool:
         unsettled = len(self._held) > len(self._running())
-        if self._claiming or self._settling or unsettled:
+        releasing = self._release_due or ReleaseUnknown in self._upkeep
+        if self._claiming or self._settling or unsettled or releasing:
             return self._past(now, STOP_GRACE + FLUSH_GRACE)
         return idle or self._past(now, STOP_GRACE)
 
@@ -405,6 +412,9 @@ class Driver:
             return False
         # While reports cannot be written nothing more is taken on: so what is held stays bounded.
         return not any(held.report and held.report.sent_before for held in self._held.values())
+
+    def _may_release(self) -> bool:
+        return self._release_due and not self._claiming and ReleaseUnknown not in self._upkeep
 
     def _limit_reached(self) -> bool:
         limit = self.options.max_jobs

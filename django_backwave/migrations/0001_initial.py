@@ -1,13 +1,16 @@
 """The first schema: jobs with their leases, attempts, workers."""
 
+from typing import Any
+
 import django.db.models.deletion
+from django.db import migrations, models
+
 import django_backwave.ids
 import django_backwave.models.fields
 import django_backwave.models.indexes
-from django.db import migrations, models
 
 
-def tune_vacuum(apps, schema_editor):
+def tune_vacuum(apps: Any, schema_editor: Any) -> None:
     """Have PostgreSQL vacuum the queue early: a drained table of dead index entries slows each claim."""
     if schema_editor.connection.vendor != "postgresql":
         return
@@ -20,6 +23,8 @@ def tune_vacuum(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
+    """Creates everything; written so that every supported database takes it."""
+
     initial = True
 
     dependencies = []

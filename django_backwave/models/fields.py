@@ -13,9 +13,20 @@ from django.utils import timezone
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.expressions import Combinable
 
 
-_Field = models.Field if TYPE_CHECKING else object
+# Type checkers know fields as generic in what is set and what is got; at run time they are not.
+if TYPE_CHECKING:
+    _Field = models.Field[Any, Any]
+    _CharField = models.CharField[str | Combinable, str]
+    _TextField = models.TextField[str | Combinable, str]
+    _AnyTextField = models.TextField[Any, Any]
+    _DateTimeField = models.DateTimeField[Any, Any]
+else:
+    _Field = object
+    _CharField, _TextField, _AnyTextField = models.CharField, models.TextField, models.TextField
+    _DateTimeField = models.DateTimeField
 
 
 def _exact_collation(connection: BaseDatabaseWrapper) -> str | None:
@@ -35,15 +46,15 @@ class _Exact(_Field):
         return {**super().db_parameters(connection), "collation": _exact_collation(connection)}
 
 
-class ExactCharField(_Exact, models.CharField):
+class ExactCharField(_Exact, _CharField):
     """A CharField that never merges "order:A" and "order:a", nor "x" and "x "."""
 
 
-class ExactTextField(_Exact, models.TextField):
+class ExactTextField(_Exact, _TextField):
     """A TextField that stores any text, whatever the database's default character set."""
 
 
-class JSONTextField(_Exact, models.TextField):
+class JSONTextField(_Exact, _AnyTextField):
     """A JSON value, stored as the very text that was encoded.
 
     Databases' own JSON types change what they store: jsonb turns 1e22 into an integer and reorders
@@ -85,7 +96,7 @@ def decode_json(text: str) -> Any:
     return json.loads(text)
 
 
-class InstantField(models.DateTimeField):
+class InstantField(_DateTimeField):
     """A DateTimeField whose column holds UTC, whatever USE_TZ and TIME_ZONE say.
 
     In Python it follows Django's custom: aware values under USE_TZ, else naive ones in TIME_ZONE.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -52,7 +52,7 @@ class Lease(Job):
     which is not checked again after a lock wait, and so would be no fence (G4).
     """
 
-    objects: LeaseManager = LeaseManager()
+    objects: ClassVar[LeaseManager] = LeaseManager()
 
     class Meta:
         """A view of the jobs' table."""

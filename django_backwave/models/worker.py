@@ -30,4 +30,4 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         """Return the worker's name: host, process id and a random part."""
-        return self.name
+        return str(self.name)

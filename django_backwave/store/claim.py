@@ -7,6 +7,7 @@ priority are due only later, and on MySQL a sort that no index serves would lock
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import UTC
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from django.db.models import ExpressionWrapper, F, Min, TextField
 
 from django_backwave.core.protocol import Claimed
 from django_backwave.core.states import JobState
-from django_backwave.models import Job
+from django_backwave.models import Job, Lease
 from django_backwave.models.fields import to_utc
 from django_backwave.store import clock
 from django_backwave.store.locking import is_postgres, unlocked
@@ -46,9 +47,7 @@ def claim(
     return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.job_id))
 
 
-def scan(
-    queues: Sequence[str] | None, *, using: str, now: datetime | None = None
-) -> dict[str, float]:
+def scan(queues: Sequence[str] | None, *, using: str, now: datetime | None = None) -> dict[str, float]:
     """Return the queues with ready jobs, each with the seconds until its earliest comes due.
 
     Zero or less means due now. None asks for all queues. It reads only, one index step for each pair of
@@ -117,14 +116,9 @@ def _claim_postgres(
     with connection.cursor() as cursor:
         cursor.execute(sql, {"queue": queue, "worker": worker, "lease": lease, "now": now})
         return [
-            Claimed(
-                *row[:12],
-                due_at=row[12].replace(tzinfo=UTC),
-                enqueued_at=row[13].replace(tzinfo=UTC),
-                claimed_at=row[14].replace(tzinfo=UTC),
-                unroutable_for=row[15],
-            )
-            for row in cursor.fetchall()
+            Claimed._make((*plain, *(at.replace(tzinfo=UTC) for at in instants), unroutable_for))
+            for *plain, due_at, enqueued_at, claimed_at, unroutable_for in cursor.fetchall()
+            for instants in [(due_at, enqueued_at, claimed_at)]
         ]
 
 
@@ -161,9 +155,7 @@ def _scan_sql(table: str, instant: str, *, every: bool) -> str:
     """
 
 
-def _scan_postgres(
-    queues: Sequence[str] | None, *, using: str, now: datetime | None
-) -> dict[str, float]:
+def _scan_postgres(queues: Sequence[str] | None, *, using: str, now: datetime | None) -> dict[str, float]:
     connection = connections[using]
     table = connection.ops.quote_name(Job._meta.db_table)
     sql = _scan_sql(table, clock.instant_sql(now), every=queues is None)
@@ -190,28 +182,31 @@ def _claim_portable(
         return _take(picked, worker=worker, lease=lease, at=at, using=using) if picked else []
 
 
-def _take(
-    picked: list[UUID], *, worker: str, lease: float, at: datetime, using: str
-) -> list[Claimed]:
+def _take(picked: list[UUID], *, worker: str, lease: float, at: datetime, using: str) -> list[Claimed]:
+    """Take the jobs picked, but for those that somebody else took where they could not be locked."""
     rows = _ready(using).filter(pk__in=picked).annotate(text=_PAYLOAD_TEXT).values_list(*_COLUMNS)
-    jobs = [_claimed(row, at) for row in rows]
+    groups: defaultdict[tuple[int, float], list[Claimed]] = defaultdict(list)
+    for row in rows:
+        job = _claimed(row, at)
+        groups[job.attempt, lease if job.lease_seconds is None else job.lease_seconds].append(job)
     taken = []
-    for job in jobs:
+    for (attempt, seconds), jobs in groups.items():
+        ids = [job.job_id for job in jobs]
         changed = (
             _ready(using)
-            .filter(pk=job.job_id, attempt=job.attempt)
+            .filter(pk__in=ids, attempt=attempt)
             .update(
-                state=RUNNING,
-                attempt=F("attempt") + 1,
+                attempt=attempt + 1,
                 worker=worker,
                 started_at=None,
-                lease_expires_at=clock.after(
-                    at, lease if job.lease_seconds is None else job.lease_seconds
-                ),
+                lease_expires_at=clock.after(at, seconds),
+                state=RUNNING,
             )
         )
-        if changed:
-            taken.append(job._replace(attempt=job.attempt + 1))
+        if changed < len(ids):
+            mine = Lease.objects.using(using).of(ids).held_by(worker, attempt + 1)
+            ids = list(mine.values_list("pk", flat=True))
+        taken += [job._replace(attempt=attempt + 1) for job in jobs if job.job_id in ids]
     return taken
 
 
@@ -239,15 +234,8 @@ _COLUMNS = (
 
 def _claimed(row: tuple[Any, ...], at: datetime) -> Claimed:
     *plain, due_at, enqueued_at, unroutable_since = row
-    return Claimed(
-        *plain,
-        due_at=to_utc(due_at),
-        enqueued_at=to_utc(enqueued_at),
-        claimed_at=at,
-        unroutable_for=(
-            None if unroutable_since is None else (at - to_utc(unroutable_since)).total_seconds()
-        ),
-    )
+    since = None if unroutable_since is None else (at - to_utc(unroutable_since)).total_seconds()
+    return Claimed._make((*plain, to_utc(due_at), to_utc(enqueued_at), at, since))
 
 
 def _ready(using: str) -> QuerySet[Job]:

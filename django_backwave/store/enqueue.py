@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import connections, transaction
@@ -70,7 +70,7 @@ def insert_many(jobs: Sequence[NewJob], *, using: str, now: datetime | None = No
     return at
 
 
-def _row(job: NewJob, at: object) -> Job:
+def _row(job: NewJob, at: Any) -> Job:
     return Job(
         id=job.id,
         name=job.name,

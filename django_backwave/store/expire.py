@@ -67,9 +67,7 @@ def expire(
 
 
 def _abandoned_before(job_ids: list[UUID], using: str) -> set[UUID]:
-    attempts = Attempt.objects.using(using).filter(
-        job_id__in=job_ids, outcome=AttemptOutcome.ABANDONED.value
-    )
+    attempts = Attempt.objects.using(using).filter(job_id__in=job_ids, outcome=AttemptOutcome.ABANDONED.value)
     return set(attempts.values_list("job_id", flat=True))
 
 
@@ -77,9 +75,7 @@ def _decide(lease: Lease, *, again: bool, jitter: float) -> Decision:
     numbers = Numbers(
         failures=lease.failures,
         max_attempts=lease.max_attempts,
-        backoff=Backoff(
-            base=lease.backoff_base, cap=lease.backoff_cap, jitter=lease.backoff_jitter
-        ),
+        backoff=Backoff(base=lease.backoff_base, cap=lease.backoff_cap, jitter=lease.backoff_jitter),
     )
     decision = decide(Abandoned(again), numbers, jitter=jitter, unroutable_grace=0.0)
     if lease.cancel_requested_at is None:

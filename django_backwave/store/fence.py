@@ -1,7 +1,7 @@
 """The fence (G4): a write to a job applies only while (worker, attempt) holds its unexpired lease.
 
 Every outcome, renewal and release of a worker starts from one of the two guards below, which say the same
-thing: ``held`` for one row through the ORM, ``GUARD`` for a batch in PostgreSQL's own words. All four
+thing: ``held`` through the ORM, ``GUARD`` for a batch in PostgreSQL's own words. All four
 columns are columns of the very row that is updated.
 """
 
@@ -15,23 +15,22 @@ from django_backwave.models import Lease
 from django_backwave.store import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from datetime import datetime
+    from uuid import UUID
 
     from django_backwave.models.lease import LeaseQuerySet
 
 
-def held(key: Key, worker: str, *, using: str, now: datetime | None = None) -> LeaseQuerySet:
-    """Return the one row that the fence lets this worker's attempt write, or none.
+def held(
+    job_ids: Sequence[UUID], attempt: int, worker: str, *, using: str, now: datetime | None = None
+) -> LeaseQuerySet:
+    """Return the rows among these jobs that the fence lets this worker's attempt write.
 
     ``held(...).update(...)`` is the fenced write; the number of rows that it matched is the verdict.
     """
     leases: LeaseQuerySet = Lease.objects.using(using)
-    return (
-        leases.filter(pk=key.job_id)
-        .held_by(worker, key.attempt)
-        .live(clock.instant(using, now))
-    )
+    return leases.of(job_ids).held_by(worker, attempt).live(clock.instant(using, now))
 
 
 #: The same guard for a batch: ``j`` is the job's row, ``v`` the values given for it. It stands in a
@@ -45,9 +44,7 @@ GUARD = f"""
 """
 
 
-def still_held(
-    keys: Collection[Key], worker: str, *, using: str, now: datetime | None = None
-) -> set[Key]:
+def still_held(keys: Collection[Key], worker: str, *, using: str, now: datetime | None = None) -> set[Key]:
     """Return which attempts still hold a live lease by the committed rows, without any lock.
 
     Asked about rows that a guarded write did not match: one that is still held was only locked by

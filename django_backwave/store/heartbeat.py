@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
+from django.db.models import Value
+from django.db.models.functions import Coalesce
 
 from django_backwave.core.protocol import Key, Renewal
 from django_backwave.models import Job, Lease, Worker
+from django_backwave.models.fields import InstantField
 from django_backwave.store import clock, fence
 from django_backwave.store.locking import is_postgres, single_statement, unlocked
 
@@ -78,7 +81,7 @@ def _renew_postgres(
     connection = connections[using]
     sql = _renew_sql(connection.ops.quote_name(Job._meta.db_table), clock.instant_sql(now))
     keys = sorted(held)
-    values = {
+    values: dict[str, Any] = {
         "ids": [key.job_id for key in keys],
         "numbers": [key.attempt for key in keys],
         "starts": [held[key] for key in keys],
@@ -113,10 +116,11 @@ def _renew_portable(
             if key not in held:
                 continue
             seconds = lease if own_lease is None else own_lease
-            values = {"lease_expires_at": clock.after(clock.read(using, now), seconds)}
+            values: dict[str, Any] = {"lease_expires_at": clock.after(clock.read(using, now), seconds)}
             if held[key] is not None:
-                values["started_at"] = held[key]
-            if fence.held(key, worker, using=using, now=now).update(**values):
+                start = Value(held[key], output_field=InstantField())
+                values["started_at"] = Coalesce("started_at", start)
+            if fence.held([job_id], attempt, worker, using=using, now=now).update(**values):
                 renewals[key] = _renewal(cancel_requested=cancel is not None)
     return renewals
 
@@ -135,24 +139,20 @@ def announce(
     now: datetime | None = None,
 ) -> None:
     """Write the worker's own row, which says that it lives and what it serves."""
-    row = Worker(
-        name=name,
-        host=host,
-        pid=pid,
-        started_at=started_at,
-        seen_at=clock.read(using, now),
-        queues=None if queues is None else list(queues),
-        names=list(names),
-        concurrency=concurrency,
-        version=version,
-    )
+    values: dict[str, Any] = {
+        "seen_at": clock.read(using, now),
+        "queues": None if queues is None else list(queues),
+        "names": list(names),
+        "concurrency": concurrency,
+    }
+    row = Worker(name=name, host=host, pid=pid, started_at=started_at, version=version, **values)
     features = connections[using].features
     target = ["name"] if features.supports_update_conflicts_with_target else None
     Worker.objects.using(using).bulk_create(
         [row],
         update_conflicts=True,
         unique_fields=target,
-        update_fields=["seen_at", "queues", "names", "concurrency"],
+        update_fields=list(values),
     )
 
 

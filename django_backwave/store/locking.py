@@ -7,17 +7,15 @@ SKIP LOCKED, so that one locked row neither blocks a batch nor closes a circle o
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
 if TYPE_CHECKING:
     from django.db.models import Model, QuerySet
 
-    AnyModel = TypeVar("AnyModel", bound=Model)
 
-
-def unlocked(rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
+def unlocked[AnyModel: Model](rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
     """Lock the rows that nobody else has locked, and leave out the others.
 
     On SQLite, which has no row locks, this is a plain read: there the writing transaction itself is the
@@ -26,12 +24,14 @@ def unlocked(rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
     return _locking(rows, using, skip_locked=True)
 
 
-def waiting(rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
+def waiting[AnyModel: Model](rows: QuerySet[AnyModel], *, using: str) -> QuerySet[AnyModel]:
     """Lock all of the rows, waiting for those that somebody else has locked."""
     return _locking(rows, using, skip_locked=False)
 
 
-def _locking(rows: QuerySet[AnyModel], using: str, *, skip_locked: bool) -> QuerySet[AnyModel]:
+def _locking[AnyModel: Model](
+    rows: QuerySet[AnyModel], using: str, *, skip_locked: bool
+) -> QuerySet[AnyModel]:
     features = connections[using].features
     if not features.has_select_for_update:
         return rows

@@ -26,9 +26,7 @@ _CANCELLABLE = (*_PENDING, JobState.RUNNING.value)
 _REQUEUEABLE = tuple(state.value for state in REQUEUEABLE)
 
 
-def cancel(
-    job_ids: Iterable[UUID], *, using: str, now: datetime | None = None
-) -> dict[UUID, CancelResult]:
+def cancel(job_ids: Iterable[UUID], *, using: str, now: datetime | None = None) -> dict[UUID, CancelResult]:
     """Cancel jobs (G8), and return what that did to each one that exists.
 
     READY and WAITING jobs are CANCELLED at once. A RUNNING job's row is flagged: its handler learns of it
@@ -94,9 +92,7 @@ def requeue(
             state=JobState.READY.value,
         )
     return {
-        job_id: RequeueResult.REQUEUED
-        if state in _REQUEUEABLE
-        else RequeueResult.NOT_REQUEUEABLE
+        job_id: RequeueResult.REQUEUED if state in _REQUEUEABLE else RequeueResult.NOT_REQUEUEABLE
         for job_id, state in states.items()
     }
 

@@ -39,7 +39,7 @@ def _hand_back(key: Key, worker: str, *, using: str, now: datetime | None) -> in
     at = clock.instant(using, now)
     asked = Q(cancel_requested_at__isnull=False)
     return int(
-        fence.held(key, worker, using=using, now=now).update(
+        fence.held([key.job_id], key.attempt, worker, using=using, now=now).update(
             lease_expires_at=None,
             finished_at=Case(When(asked, then=at), default=F("finished_at")),
             cause=Case(

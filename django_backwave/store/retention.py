@@ -55,9 +55,7 @@ def prune(
     return count
 
 
-def _each(
-    states: tuple[JobState, ...], keep: float | None
-) -> Iterator[tuple[int, float | None]]:
+def _each(states: tuple[JobState, ...], keep: float | None) -> Iterator[tuple[int, float | None]]:
     return ((state.value, keep) for state in states)
 
 

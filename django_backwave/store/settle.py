@@ -5,11 +5,14 @@ The job's new state, its attempt row and its output commit together with the fen
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Coalesce
 
 from django_backwave.core.outcome import (
     CANCEL_CAUSE,
@@ -21,14 +24,14 @@ from django_backwave.core.outcome import (
 from django_backwave.core.protocol import Key, Report, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.models import Attempt, Job, Lease
-from django_backwave.models.fields import EncodedJSON
+from django_backwave.models.fields import EncodedJSON, InstantField
 from django_backwave.store import clock, fence
 from django_backwave.store.errors import refuses_data
 from django_backwave.store.locking import is_postgres, single_statement, unlocked
 from django_backwave.store.retention import trim_attempts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from datetime import datetime
 
 
@@ -67,8 +70,7 @@ def settle(
     refuses is recorded as a failed attempt with that cause; the others are not delayed by it.
     """
     entries = [
-        _entry(report, unroutable_grace)
-        for report in sorted(reports, key=lambda report: report.job.key)
+        _entry(report, unroutable_grace) for report in sorted(reports, key=lambda report: report.job.key)
     ]
     matched = _write_or_split(entries, worker=worker, using=using, now=now)
     verdicts = dict.fromkeys(matched, Verdict.APPLIED)
@@ -80,15 +82,11 @@ def settle(
 
 def _entry(report: Report, grace: float) -> _Entry:
     job = report.job
-    decision = decide(
-        report.outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace
-    )
+    decision = decide(report.outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace)
     return _Entry(report, decision)
 
 
-def _write_or_split(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
-) -> set[Key]:
+def _write_or_split(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> set[Key]:
     write = _write_postgres if is_postgres(using) else _write_portable
     try:
         return write(entries, worker=worker, using=using, now=now)
@@ -116,22 +114,16 @@ def _refused(entry: _Entry, error: Exception) -> _Entry:
     return _entry(replace(entry.report, outcome=Failed(info)), 0.0)
 
 
-def _unmatched(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
-) -> dict[Key, Verdict]:
+def _unmatched(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
     """Tell stale reports from rows that were only locked, and from writes that had been applied before.
 
     A report sent before may have been applied by a COMMIT whose reply was lost. That commit may still be
     under way, so its row is locked first; then the attempt's row in the history says it.
     """
     held = fence.still_held([entry.key for entry in entries], worker, using=using, now=now)
-    verdicts = {
-        entry.key: Verdict.LOCKED if entry.key in held else Verdict.STALE for entry in entries
-    }
+    verdicts = {entry.key: Verdict.LOCKED if entry.key in held else Verdict.STALE for entry in entries}
     doubtful = [
-        entry.key
-        for entry in entries
-        if entry.report.sent_before and verdicts[entry.key] is Verdict.STALE
+        entry.key for entry in entries if entry.report.sent_before and verdicts[entry.key] is Verdict.STALE
     ]
     if doubtful:
         verdicts |= _applied_before(doubtful, worker=worker, using=using)
@@ -212,14 +204,10 @@ def _settle_sql(jobs: str, attempts: str, instant: str) -> str:
     """
 
 
-def _write_postgres(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
-) -> set[Key]:
+def _write_postgres(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> set[Key]:
     connection = connections[using]
     quote = connection.ops.quote_name
-    sql = _settle_sql(
-        quote(Job._meta.db_table), quote(Attempt._meta.db_table), clock.instant_sql(now)
-    )
+    sql = _settle_sql(quote(Job._meta.db_table), quote(Attempt._meta.db_table), clock.instant_sql(now))
     values = {
         **_arrays(entries),
         "worker": worker,
@@ -254,34 +242,62 @@ def _arrays(entries: list[_Entry]) -> dict[str, list[Any]]:
     }
 
 
-# Elsewhere: lock what is free, then one fenced UPDATE a row, then the attempt rows of those that matched.
+# Elsewhere: lock what is free, then one fenced UPDATE for all that get the same, then the attempt rows.
 
 
-def _write_portable(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+class _TornGroup(Exception):
+    """An UPDATE for several rows matched only some of them, and does not say which."""
+
+
+def _write_portable(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> set[Key]:
+    write = partial(_write_groups, entries, worker=worker, using=using, now=now)
+    try:
+        return write(group_key=_same_values)
+    except _TornGroup:
+        return write(group_key=lambda entry: entry.key)  # one row each: the count is the verdict
+
+
+def _write_groups(
+    entries: list[_Entry],
+    *,
+    group_key: Callable[[_Entry], Hashable],
+    worker: str,
+    using: str,
+    now: datetime | None,
 ) -> set[Key]:
+    groups: defaultdict[Hashable, list[_Entry]] = defaultdict(list)
+    matched: list[_Entry] = []
     with transaction.atomic(using=using):
-        leases = Lease.objects.using(using).of([entry.key.job_id for entry in entries])
-        rows = unlocked(leases.order_by("pk"), using=using).values_list(
-            "pk", "cancel_requested_at", "unroutable_since"
-        )
-        known = {pk: (cancel is not None, since) for pk, cancel, since in rows}
-        settled = [
-            _under_cancel(entry) if known[entry.key.job_id][0] else entry
-            for entry in entries
-            if entry.key.job_id in known
-        ]
-        matched = []
-        for entry in settled:
-            at = clock.instant(using, now)
-            values = _values(entry, at, since=known[entry.key.job_id][1], using=using, now=now)
-            if fence.held(entry.key, worker, using=using, now=now).update(**values):
-                matched.append(entry)
-        at = clock.instant(using, now)
+        for entry in _free_entries(entries, using):
+            groups[group_key(entry)].append(entry)
+        at = clock.read(using, now)
+        for group in groups.values():
+            attempt = group[0].key.attempt
+            leases = fence.held([entry.key.job_id for entry in group], attempt, worker, using=using, now=now)
+            count = leases.update(**_values(group, at))
+            if 0 < count < len(group):
+                raise _TornGroup
+            matched += group if count else []
         history = [_attempt(entry, worker, at) for entry in matched if entry.recorded]
         Attempt.objects.using(using).bulk_create(history)
         trim_attempts([entry.key for entry in matched], using=using)
     return {entry.key for entry in matched}
+
+
+def _free_entries(entries: list[_Entry], using: str) -> list[_Entry]:
+    """Lock the rows that nobody else has locked, and return their entries as a cancel changes them."""
+    leases = Lease.objects.using(using).of([entry.key.job_id for entry in entries]).order_by("pk")
+    cancels = dict(unlocked(leases, using=using).values_list("pk", "cancel_requested_at"))
+    return [
+        entry if cancels[entry.key.job_id] is None else _under_cancel(entry)
+        for entry in entries
+        if entry.key.job_id in cancels
+    ]
+
+
+def _same_values(entry: _Entry) -> Hashable:
+    decision = entry.decision
+    return (entry.key.attempt, replace(decision, outcome=AttemptOutcome.SUCCEEDED, error=None))
 
 
 def _under_cancel(entry: _Entry) -> _Entry:
@@ -298,28 +314,34 @@ def _under_cancel(entry: _Entry) -> _Entry:
     return _Entry(entry.report, decision)
 
 
-def _values(
-    entry: _Entry, at: Any, *, since: datetime | None, using: str, now: datetime | None
-) -> dict[str, Any]:
-    decision = entry.decision
+def _values(group: list[_Entry], at: datetime) -> dict[str, Any]:
+    """Return what to write to the rows of a group; only their starts may differ."""
+    decision = group[0].decision
     values: dict[str, Any] = {
         "failures": decision.failures,
         "lease_expires_at": None,
         "finished_at": at if decision.state.is_terminal else None,
         "cause": decision.cause,
         "output": None if decision.output is None else EncodedJSON(decision.output),
-        "unroutable_since": (since or at) if decision.unroutable else None,
+        "unroutable_since": Coalesce("unroutable_since", Value(at, output_field=InstantField()))
+        if decision.unroutable
+        else None,
         "worker": "",
         "state": decision.state.value,
     }
-    if entry.started_at is not None:
-        values["started_at"] = entry.started_at
+    starts = [
+        When(pk=entry.key.job_id, then=Value(entry.started_at, output_field=InstantField()))
+        for entry in group
+        if entry.started_at is not None
+    ]
+    if starts:
+        values["started_at"] = Case(*starts, default=F("started_at"))
     if decision.due_in is not None:
-        values["due_at"] = clock.after(clock.read(using, now), decision.due_in)
+        values["due_at"] = clock.after(at, decision.due_in)
     return values
 
 
-def _attempt(entry: _Entry, worker: str, at: Any) -> Attempt:
+def _attempt(entry: _Entry, worker: str, at: datetime) -> Attempt:
     error = entry.decision.error
     return Attempt(
         job_id=entry.key.job_id,

@@ -61,13 +61,17 @@ def _postgres(options: dict[str, Any], longest: float) -> None:
         "keepalives_count": 2,
         "tcp_user_timeout": int(longest * 1000),
     }
-    options.update({key: value for key, value in defaults.items() if key not in options})
+    options |= defaults | options  # the user's own win
 
 
 def _mysql(options: dict[str, Any], longest: float) -> None:
     seconds = max(1, int(longest))
     options["isolation_level"] = "read committed"
-    options.update(connect_timeout=CONNECT_TIMEOUT, read_timeout=seconds, write_timeout=seconds)
+    options |= {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "read_timeout": seconds,
+        "write_timeout": seconds,
+    }
 
 
 def _sqlite(options: dict[str, Any], longest: float) -> None:
@@ -85,6 +89,11 @@ def drop_connection(using: str) -> None:
         settings = connection.settings_dict
         del connections[using]
         connections[using].settings_dict = settings
+
+
+def forget_queries(using: str) -> None:
+    """Drop the statements that Django keeps of a connection under DEBUG."""
+    connections[using].queries_log.clear()
 
 
 class Hygiene:
@@ -120,6 +129,13 @@ def _clean(connection: Any) -> bool:
             "action=transaction_left_open database=%s: rolled back; a handler must end what it begins",
             connection.alias,
         )
+        return False
+    connection.queries_log.clear()
+    if (
+        connection.settings_dict["CONN_MAX_AGE"]
+        and connection.close_at is not None
+        and clock.monotonic() >= connection.close_at
+    ):
         return False
     if connection.errors_occurred:
         connection.errors_occurred = False

@@ -43,6 +43,7 @@ class Execution:
     started_at: float | None = None
     ended_at: float | None = None
     error: BaseException | None = field(default=None, repr=False)
+    report: Report | None = field(default=None, repr=False)
 
     @property
     def started_after(self) -> float | None:
@@ -60,12 +61,13 @@ class Execution:
         """Run the handler, unless the attempt is to stop before it starts. Raises nothing."""
         outcome = self._run()
         self.ended_at = clock.monotonic()
-        return Report(
+        self.report = Report(
             job=self.job,
             outcome=outcome,
             jitter=clock.random(),
             started_after=self.started_after,
         )
+        return self.report
 
     def _run(self) -> Outcome:
         if self.switch.reason is not None:

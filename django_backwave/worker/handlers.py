@@ -25,7 +25,7 @@ class HandlerThreads:
     Daemons, so that a handler that never returns cannot hold up the end of the process.
     """
 
-    def __init__(self, count: int, *, finished: Callable[[Execution, Report], None]) -> None:
+    def __init__(self, count: int, *, finished: Callable[[Report], None]) -> None:
         """Take the callback for ended attempts; it is called in the handler's thread."""
         self._finished = finished
         self._work: queue.SimpleQueue[Execution] = queue.SimpleQueue()
@@ -52,7 +52,7 @@ class HandlerThreads:
             # A copy for each job: what one activates (language, time zone) the next never sees.
             report = base.copy().run(execution.run)
             hygiene.after()
-            self._finished(execution, report)
+            self._finished(report)
 
 
 def _base_context() -> contextvars.Context:
@@ -70,5 +70,3 @@ def _base_context() -> contextvars.Context:
         return contextvars.copy_context()
 
     return contextvars.Context().run(touch)
-
-

@@ -9,10 +9,12 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from django.db import DatabaseError
+
 from django_backwave.core.protocol import Renewed
-from django_backwave.store.heartbeat import announce, renew
+from django_backwave.store.heartbeat import announce, renew, withdraw
 from django_backwave.worker import clock
-from django_backwave.worker.connections import drop_connection, own_connection
+from django_backwave.worker.connections import drop_connection, forget_queries, own_connection
 
 if TYPE_CHECKING:
     from django_backwave.worker.worker import Worker
@@ -50,10 +52,14 @@ class Heart:
         try:
             while not self._worker.exited.is_set():
                 self._beat()
+                forget_queries(self._worker.using)
                 self.round_at = clock.monotonic()
                 self.interval = self._worker.beat_every()
                 self._wake.wait(self.interval)
                 self._wake.clear()
+            withdraw(self._worker.name, using=self._worker.using)
+        except DatabaseError as error:  # only the farewell can fail so; the row is pruned some day
+            logger.warning("action=withdraw_failed error=%s", type(error).__name__)
         finally:
             drop_connection(self._worker.using)
 
@@ -68,9 +74,7 @@ class Heart:
             self._announce()
         except Exception as error:
             drop_connection(worker.using)
-            logger.warning(
-                "action=heartbeat_failed error=%s: %s", type(error).__name__, str(error).strip()
-            )
+            logger.warning("action=heartbeat_failed error=%s: %s", type(error).__name__, str(error).strip())
 
     def _announce(self) -> None:
         now = clock.monotonic()

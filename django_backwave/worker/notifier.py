@@ -17,7 +17,6 @@ from django_backwave.core.states import AttemptOutcome, JobState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django_backwave.core.protocol import Report
     from django_backwave.store.expire import Expired
     from django_backwave.worker.execution import Execution
 
@@ -41,11 +40,9 @@ class Notifier:
         self._queue.put(None)
         self.thread.join(timeout)
 
-    def settled(
-        self, execution: Execution, report: Report, verdict: Verdict, *, grace: float
-    ) -> None:
+    def settled(self, execution: Execution, verdict: Verdict, *, grace: float) -> None:
         """Tell of an attempt's end: one line, with the traceback of a failure."""
-        self._queue.put(lambda: _log_end(execution, report, verdict, grace=grace))
+        self._queue.put(lambda: _log_end(execution, verdict, grace=grace))
 
     def expired(self, leases: list[Expired]) -> None:
         """Tell of lapsed leases."""
@@ -59,7 +56,10 @@ class Notifier:
                 logger.exception("action=notify_failed")
 
 
-def _log_end(execution: Execution, report: Report, verdict: Verdict, *, grace: float) -> None:
+def _log_end(execution: Execution, verdict: Verdict, *, grace: float) -> None:
+    report = execution.report
+    if report is None:  # only ended attempts are settled; the type cannot say so
+        return
     job, outcome = report.job, report.outcome
     decision = decide(outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace)
     level, note = logging.INFO, ""
@@ -74,9 +74,7 @@ def _log_end(execution: Execution, report: Report, verdict: Verdict, *, grace: f
         dead = decision.state is JobState.DEAD_LETTERED
         level = logging.ERROR if dead else logging.WARNING
         error = execution.error
-        note = (
-            f" failures={decision.failures}/{job.max_attempts} next={_next(decision.due_in, dead)}"
-        )
+        note = f" failures={decision.failures}/{job.max_attempts} next={_next(decision.due_in, dead)}"
     elif isinstance(outcome, Unroutable):
         quarantined = decision.state is JobState.QUARANTINED
         level = logging.ERROR if quarantined else logging.WARNING

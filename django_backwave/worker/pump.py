@@ -39,7 +39,7 @@ from django_backwave.store.retention import SLICE as PRUNE_SLICE
 from django_backwave.store.retention import prune, prune_workers
 from django_backwave.store.settle import settle
 from django_backwave.worker import clock
-from django_backwave.worker.connections import drop_connection, own_connection
+from django_backwave.worker.connections import drop_connection, forget_queries, own_connection
 
 if TYPE_CHECKING:
     from django_backwave.worker.worker import Worker
@@ -85,6 +85,7 @@ class Pump:
             self._worker.feed(event)
         while self._errands and not self._worker.exited.is_set():
             self._worker.feed(self._carry_out(self._errands.popleft()))
+        forget_queries(self._worker.using)
         self.round_at = clock.monotonic()
 
     def _events(self, rest: float) -> list[Event]:
@@ -131,10 +132,7 @@ class Pump:
                 jobs = claim(name, limit, worker=worker.name, lease=lease, using=using)
                 return ClaimAnswered(clock.monotonic(), command, jobs, sent_at)
             case Settle(reports):
-                verdicts = settle(
-                    reports, worker=worker.name, unroutable_grace=worker.grace, using=using
-                )
-                worker.settled(reports, verdicts)
+                verdicts = settle(reports, worker=worker.name, unroutable_grace=worker.grace, using=using)
                 return Settled(clock.monotonic(), verdicts)
             case ReleaseUnknown(known):
                 released = release_unknown(known, worker=worker.name, using=using)

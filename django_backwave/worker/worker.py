@@ -19,13 +19,13 @@ from django_backwave.core.protocol import (
     Exit,
     Extend,
     Finished,
+    Settled,
     Start,
     StopRequested,
     Tell,
     Verdict,
 )
 from django_backwave.store import clock as database_clock
-from django_backwave.store.heartbeat import withdraw
 from django_backwave.worker import clock
 from django_backwave.worker.execution import Execution
 from django_backwave.worker.handlers import HandlerThreads
@@ -34,7 +34,7 @@ from django_backwave.worker.notifier import Notifier
 from django_backwave.worker.pump import Pump
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from datetime import datetime
 
     from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
@@ -43,6 +43,9 @@ logger = logging.getLogger("django_backwave.worker")
 
 #: Seconds between two looks at the threads, the signals and the clock.
 WATCH_EVERY = 0.1
+
+#: Seconds between two touches of the heartbeat file.
+TOUCH_EVERY = 1.0
 
 #: Rounds that the pump and the heart may miss before the worker counts as hanging.
 MISSED_ROUNDS = 3
@@ -78,6 +81,7 @@ class Worker:
         self._executions: dict[Key, Execution] = {}
         self._signals: list[int] = []
         self._heartbeat_file = heartbeat_file
+        self._touched_at = -TOUCH_EVERY
         self._started_at: datetime | None = None
         self.notifier = Notifier()
         self.pump = Pump(self)
@@ -91,6 +95,8 @@ class Worker:
         with self._lock:
             for command in self._driver.step(event):
                 self._see_to(command)
+            if isinstance(event, Settled):
+                self._tell_of_ends(event.verdicts)
             interval = self._driver.beat_every()
         self.heart.hurry(interval)
 
@@ -110,15 +116,6 @@ class Worker:
         """Return the seconds between two heartbeats."""
         with self._lock:
             return self._driver.beat_every()
-
-    def settled(self, reports: Sequence[Report], verdicts: Mapping[Key, Verdict]) -> None:
-        """Take note of what the store said to reports, and tell of each end."""
-        for report in reports:
-            verdict = verdicts[report.job.key]
-            if verdict is not Verdict.LOCKED:
-                with self._lock:
-                    execution = self._executions.pop(report.job.key)
-                self.notifier.settled(execution, report, verdict, grace=self.grace)
 
     def description(self) -> dict[str, Any]:
         """Return what the worker's own row says."""
@@ -152,7 +149,12 @@ class Worker:
             case _:
                 self.pump.order(command)
 
-    def _finished(self, _execution: Execution, report: Report) -> None:
+    def _tell_of_ends(self, verdicts: Mapping[Key, Verdict]) -> None:
+        for key, verdict in verdicts.items():
+            if verdict is not Verdict.LOCKED:
+                self.notifier.settled(self._executions.pop(key), verdict, grace=self.grace)
+
+    def _finished(self, report: Report) -> None:
         self.pump.put(Finished(clock.monotonic(), [report]))
 
     # The main thread.
@@ -193,10 +195,7 @@ class Worker:
     def _catch_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
-        return {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        return {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def _on_signal(self, number: int, _frame: object) -> None:
         # Only a list is touched: this may interrupt the main thread anywhere, with any lock held.
@@ -234,9 +233,10 @@ class Worker:
             return
         now = clock.monotonic()
         allowed = MISSED_ROUNDS * max(1.0, self.heart.interval)
-        rounds = (self.pump.round_at, self.heart.round_at)
-        if all(now - round_at <= allowed for round_at in rounds):
+        oldest = min(self.pump.round_at, self.heart.round_at)
+        if now - oldest <= allowed and now - self._touched_at >= TOUCH_EVERY:
             self._heartbeat_file.touch()
+            self._touched_at = now
 
     def _end(self, threads: list[threading.Thread], broken: str | None) -> int:
         self.exited.set()
@@ -253,17 +253,9 @@ class Worker:
             )
         if broken is not None:
             logger.critical("action=worker_broken thread=%s: it died; leases will lapse", broken)
-        else:
-            self._withdraw()
         logger.info("action=worker_stopped worker=%s stuck=%s", self.name, len(self._stuck))
         self.notifier.stop(timeout=5.0)
         return 0 if broken is None else 1
-
-    def _withdraw(self) -> None:
-        try:
-            withdraw(self.name, using=self.using)
-        except Exception as error:
-            logger.warning("action=withdraw_failed error=%s", type(error).__name__)
 
 
 def _started_at(execution: Execution) -> datetime | None:

@@ -1,6 +1,8 @@
-"""The business table: what a view writes beside the job it enqueues, and what a handler writes."""
+"""The business tables: what a view writes beside the job it enqueues, and what a handler writes."""
 
 from django.db import models
+
+from django_backwave.models import Job
 
 
 class Entry(models.Model):
@@ -11,3 +13,13 @@ class Entry(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class Export(models.Model):
+    """One row that points at the job which makes it, and outlives it."""
+
+    # An app without migrations gets its tables first, so that there is nothing yet to point at.
+    job = models.ForeignKey(Job, null=True, on_delete=models.SET_NULL, db_constraint=False)
+
+    def __str__(self) -> str:
+        return str(self.pk)

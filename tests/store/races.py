@@ -67,31 +67,32 @@ def locked(*jobs: Job | Claimed) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def in_background(call: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Make a call in a thread and go on once it waits for a lock; give a function for its result."""
+def behind(first: Callable[[str], Any], then: Callable[[], Any]) -> Any:
+    """Return what `then` gives that waits for a lock of the transaction of `first`, until it commits."""
+    needs_row_locks()
 
     def run() -> Any:
         try:
-            return call()
+            return then()
         finally:
             connections.close_all()
 
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(run)
-        pause = Event()
-        while not _somebody_waits() and not future.done():
-            pause.wait(0.005)
-        assert not future.done(), "the call did not wait for a lock"
-        yield lambda: future.result(PATIENCE)
+    with second_connection() as other, ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using=other):
+            first(other)
+            future = pool.submit(run)
+            pause = Event()
+            while not _somebody_waits() and not future.done():
+                pause.wait(0.005)
+            assert not future.done(), "the call did not wait for a lock"
+        return future.result(PATIENCE)
 
 
 def _somebody_waits() -> bool:
     sql = {
         "postgresql": "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'",
-        "mysql": "SELECT count(*) FROM information_schema.innodb_trx"
-        " WHERE trx_state = 'LOCK WAIT'",
+        "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
     }[connection.vendor]
     with connection.cursor() as cursor:
         cursor.execute(sql)

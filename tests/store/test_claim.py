@@ -212,9 +212,7 @@ def test_a_claim_that_rolls_back_took_nothing():
 def test_two_workers_never_get_one_job():
     """G3: thousands of claims by racing workers give each job to exactly one, round after round."""
     count, rounds, workers = 500, 4, 4
-    insert_many(
-        [new_job(priority=number % 3) for number in range(count)], using="default", now=NOW
-    )
+    insert_many([new_job(priority=number % 3) for number in range(count)], using="default", now=NOW)
 
     for number in range(1, rounds + 1):
         taken = drain(workers)
@@ -243,9 +241,7 @@ def drain(workers):
 
 
 def give_back(workers):
-    Job.objects.filter(state=JobState.RUNNING).update(
-        state=JobState.READY, worker="", lease_expires_at=None
-    )
+    Job.objects.filter(state=JobState.RUNNING).update(state=JobState.READY, worker="", lease_expires_at=None)
 
 
 @committing

@@ -56,7 +56,7 @@ def test_insert_many_is_all_or_none():
     """G1: without a transaction of the caller's, many jobs are still written together or not at all."""
     twin = new_job()
 
-    with pytest.raises(Exception, match="(?i)unique|duplicate"):
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
         insert_many([*(new_job() for _ in range(BATCH)), twin, twin], using="default")
 
     assert Job.objects.count() == 0

@@ -152,9 +152,7 @@ def test_the_real_clock_fences():
     """G4, G10: without a virtual clock it is the database's that tells a live lease from a dead one."""
     live, dead = claimed(now=None, lease=60), claimed(now=None, lease=0)
 
-    renewals = renew(
-        {job.key: None for job in (live, dead)}, worker=WORKER, lease=60, using="default"
-    )
+    renewals = renew({job.key: None for job in (live, dead)}, worker=WORKER, lease=60, using="default")
 
     assert renewals == {live.key: Renewal.RENEWED, dead.key: Renewal.LOST}
     assert send(report(live), report(dead), now=None) == [Verdict.APPLIED, Verdict.STALE]
@@ -198,17 +196,17 @@ def test_sweep_before_settle():
 @pytest.mark.slow
 def test_sweep_and_settle_race():
     """G4: of a sweep and an outcome at the same instant exactly one is written."""
-    jobs = [lapsed() for _ in range(60)]
+    jobs = [claimed(now=after(number - LEASE)) for number in range(60)]  # one lease ends a second
 
     def settle_one(number):
-        return send_until_answered(report(jobs[number]), now=after(-1))
+        return send_until_answered(report(jobs[number]), now=after(number - 0.5))
 
-    def sweep(_):
-        return [lease.key for lease in expire(jitter=float, using="default", now=NOW)]
+    def sweep(number):
+        return [lease.key for lease in expire(jitter=float, using="default", now=after(number))]
 
     verdicts, sweeps = race(len(jobs), settle_one, sweep)
 
-    swept = {key for keys in (*sweeps, sweep(0)) for key in keys}
+    swept = {key for keys in sweeps for key in keys}
     for job, verdict in zip(jobs, verdicts, strict=True):
         applied = verdict is Verdict.APPLIED
         assert (job.key in swept) is not applied
@@ -222,12 +220,11 @@ def test_settle_while_a_sweep_is_open(commits):
     """G4: while a sweep has not committed its lease is only locked; its end decides."""
     needs_row_locks()
     job = lapsed()
-    with second_connection() as other:
-        with transaction.atomic(using=other):
-            assert expire(jitter=float, using=other, now=NOW)
+    with second_connection() as other, transaction.atomic(using=other):
+        assert expire(jitter=float, using=other, now=NOW)
 
-            assert send(report(job), now=after(-1)) == [Verdict.LOCKED]
-            transaction.set_rollback(not commits, using=other)
+        assert send(report(job), now=after(-1)) == [Verdict.LOCKED]
+        transaction.set_rollback(not commits, using=other)
 
     expected = Verdict.STALE if commits else Verdict.APPLIED
     assert send(report(job), now=after(-1)) == [expected]

@@ -102,6 +102,7 @@ class Command(BaseCommand):
             heartbeat_file=options["heartbeat_file"],
         )
         discover()
+        _try_heartbeat_file(options["heartbeat_file"])
         _refuse_missing_tables(using)
         code = worker.run()
         if self._ends_process:
@@ -120,10 +121,17 @@ def _refuse_missing_tables(using: str) -> None:
         raise CommandError(f"Database {using!r} cannot be reached: {str(error).strip()}") from error
     if missing:
         raise CommandError(
-            f"Database {using!r} has no table {', '.join(missing)}. "
-            f"Run: manage.py migrate --database {using}"
+            f"Database {using!r} has no table {', '.join(missing)}. Run: manage.py migrate --database {using}"
         )
     connections[using].close()
+
+
+def _try_heartbeat_file(path: Path | None) -> None:
+    try:
+        if path is not None:
+            path.touch()
+    except OSError as error:
+        raise CommandError(f"The heartbeat file {path} cannot be touched: {error.strerror}.") from error
 
 
 def _log_to_console(verbosity: int) -> None:

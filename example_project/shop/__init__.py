@@ -1,0 +1,1 @@
+"""A small shop: orders, and the jobs that follow from them."""

@@ -1,0 +1,28 @@
+"""What the shop sells, and to whom."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Order(models.Model):
+    """One customer's order. Its receipt is written by a job."""
+
+    email = models.EmailField("customer's e-mail address")
+    item = models.CharField(max_length=100)
+    quantity = models.PositiveSmallIntegerField(default=1)
+    amount = models.PositiveIntegerField("amount in cents")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    # The number that the payment gateway gave to the charge; empty until it is charged.
+    receipt = models.CharField(max_length=50, blank=True, default="")
+
+    # The ids of this order's jobs. No foreign keys: finished jobs are pruned, orders stay.
+    receipt_job = models.UUIDField(null=True, editable=False)
+    parcel_job = models.UUIDField(null=True, editable=False)
+
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"order {self.pk}: {self.quantity} × {self.item}"
