@@ -97,9 +97,7 @@ def _out_of_reach(found: list[str]) -> Iterator[CheckMessage]:
     missed = _modules_with_jobs() - set(found)
     # What setting up Django imports is imported in a worker, too.
     setup = [type(config).__module__ for config in apps.get_app_configs()]
-    setup += [
-        config.models_module.__name__ for config in apps.get_app_configs() if config.models_module
-    ]
+    setup += [config.models_module.__name__ for config in apps.get_app_configs() if config.models_module]
     missed -= _imported_from([*found, *setup], packages={name.partition(".")[0] for name in missed})
     for task in registry.tasks():
         module = task.func.__module__

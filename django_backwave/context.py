@@ -74,9 +74,7 @@ class JobContext(AnyContext):
     _switch: StopSwitch
     _result: JobResult | None
 
-    def __init__(
-        self, *, claimed: Claimed, task: BackWaveTask, worker: str, switch: StopSwitch
-    ) -> None:
+    def __init__(self, *, claimed: Claimed, task: BackWaveTask, worker: str, switch: StopSwitch) -> None:
         """Take what the worker knows; the result is built when somebody asks for it."""
         values = (claimed, None, switch, task, worker)
         for name, value in zip(self.__slots__, values, strict=True):

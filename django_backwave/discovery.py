@@ -36,7 +36,7 @@ def discover() -> list[str]:
     """
     names = _modules()
     for name in names:
-        _register_plain_tasks(_load(name))
+        _load(name)
     return names
 
 
@@ -53,9 +53,7 @@ def discover_once() -> None:
 def _modules() -> list[str]:
     further = conf.value("MODULES")
     if isinstance(further, str):
-        raise ImproperlyConfigured(
-            f'BACKWAVE["MODULES"] must be a list of module names, got {further!r}.'
-        )
+        raise ImproperlyConfigured(f'BACKWAVE["MODULES"] must be a list of module names, got {further!r}.')
     return list(dict.fromkeys([*_app_modules(), *further]))
 
 
@@ -68,9 +66,9 @@ def _app_modules() -> Iterator[str]:
                 yield f"{config.name}.{name}"
 
 
-def _load(name: str) -> ModuleType:
+def _load(name: str) -> None:
     try:
-        return import_module(name)
+        _register_plain_tasks(import_module(name))
     except Exception as error:
         raise ImportError(
             f"The module {name!r}, which may define jobs, failed while it was imported: "

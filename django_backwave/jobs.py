@@ -93,9 +93,7 @@ class BackWaveTask(AnyTask):
     give_up_on: tuple[type[BaseException], ...] = ()
     lease: float | None = None
 
-    def __init__(
-        self, *, func: Callable[..., Any], name: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *, func: Callable[..., Any], name: str | None = None, **options: Any) -> None:
         """Check the options and register the function.
 
         Raises TypeError for an option that does not exist, InvalidJob for a value that is not
@@ -189,17 +187,13 @@ def job(
     def define(function: Callable[..., Any]) -> BackWaveTask:
         for option, instead in (("run_after", "using(run_after=...)"), ("job_name", "name=...")):
             if option in options:
-                raise TypeError(
-                    f"@job of {_path_of(function)} takes no option {option!r}. Write {instead}."
-                )
+                raise TypeError(f"@job of {_path_of(function)} takes no option {option!r}. Write {instead}.")
         return BackWaveTask(func=function, **{"backend": OURS, **options})
 
     return define if function is None else define(function)
 
 
-def enqueue_many(
-    task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-) -> list[JobResult]:
+def enqueue_many(task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[JobResult]:
     """Enqueue one job for each ``(args, kwargs)``, all or none, and return their results in order.
 
     Everything is checked before the first is written. Raises as ``enqueue`` does.
@@ -257,8 +251,7 @@ def _refuse_unknown(options: Mapping[str, Any], where: str) -> None:
     for option in options.keys() - known:
         if option in NOT_BUILT_YET:
             raise TypeError(
-                f"Option {option!r} of {where} is not built yet: it comes with a later release. "
-                "Take it out."
+                f"Option {option!r} of {where} is not built yet: it comes with a later release. Take it out."
             )
         raise TypeError(
             f"{where} has the unknown option {option!r}. The options are: "
@@ -268,9 +261,7 @@ def _refuse_unknown(options: Mapping[str, Any], where: str) -> None:
 
 def _max_attempts(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
-        raise InvalidJob(
-            f"{what} must be a whole number from 1 to {MOST_ATTEMPTS:,}, got {shown(value)}."
-        )
+        raise InvalidJob(f"{what} must be a whole number from 1 to {MOST_ATTEMPTS:,}, got {shown(value)}.")
     return value
 
 
@@ -288,8 +279,7 @@ def _error_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
         isinstance(one, type) and issubclass(one, BaseException) for one in classes
     ):
         raise InvalidJob(
-            f"{what} must be exception classes, got {shown(value)}. "
-            "For example: (OSError, TimeoutError)."
+            f"{what} must be exception classes, got {shown(value)}. For example: (OSError, TimeoutError)."
         )
     return tuple(classes)
 

@@ -42,9 +42,7 @@ def encode_arguments(where: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     plain = {
         "args": [_argument(where, f"args[{i}]", value) for i, value in enumerate(args)],
         "kwargs": {
-            _argument(where, "an argument's name", name): _argument(
-                where, f"kwargs[{shown(name)}]", value
-            )
+            _argument(where, "an argument's name", name): _argument(where, f"kwargs[{shown(name)}]", value)
             for name, value in kwargs.items()
         },
     }
@@ -84,16 +82,12 @@ def plain_json(value: Any, depth: int = 0) -> Any:
 
 def check_name(name: Any, where: str) -> str:
     """Return a job name that its column can hold; raise InvalidJob for any other."""
-    return _checked_word(
-        name, f"The job name of {where}", NAME_LENGTH, "Choose one with @job(name=...)."
-    )
+    return _checked_word(name, f"The job name of {where}", NAME_LENGTH, "Choose one with @job(name=...).")
 
 
 def check_queue(name: Any, where: str) -> str:
     """Return a queue name that its column can hold; raise InvalidJob for any other."""
-    return _checked_word(
-        name, f"The queue name of {where}", QUEUE_LENGTH, "Choose another queue_name."
-    )
+    return _checked_word(name, f"The queue name of {where}", QUEUE_LENGTH, "Choose another queue_name.")
 
 
 def instant_of(run_after: datetime | None, where: str) -> datetime | None:
@@ -175,9 +169,7 @@ def _checked_text(value: str) -> str:
 def _checked_number(value: float) -> float:
     if isinstance(value, int):
         if value.bit_length() > LARGEST_INTEGER_BITS:
-            raise ValueError(
-                f"Integer of {value.bit_length():,} bits (at most {LARGEST_INTEGER_BITS:,})"
-            )
+            raise ValueError(f"Integer of {value.bit_length():,} bits (at most {LARGEST_INTEGER_BITS:,})")
     elif not math.isfinite(value):
         raise ValueError(f"Number that JSON does not have ({shown(value)})")
     return value
@@ -201,8 +193,7 @@ def _checked_word(value: Any, what: str, longest: int, remedy: str) -> str:
         raise InvalidJob(f"{what} must be a string, got {shown(value)}. {remedy}")
     if not 0 < len(value) <= longest:
         raise InvalidJob(
-            f"{what} must have 1 to {longest} characters, got {len(value)}: {shown(value)}. "
-            f"{remedy}"
+            f"{what} must have 1 to {longest} characters, got {len(value)}: {shown(value)}. {remedy}"
         )
     try:
         return _checked_text(value)

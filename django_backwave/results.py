@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
@@ -188,7 +189,8 @@ def _stand_in(name: str) -> Callable[..., Any]:
 
 def _as_stored(row: Job | Claimed, task: BackWaveTask, backend: str) -> BackWaveTask:
     """Return the task with the options that the row was enqueued with."""
-    waits = row.attempt == 0 and row.due_at != row.enqueued_at
+    # An INSERT may have read the clock once for each column.
+    waits = row.attempt == 0 and row.due_at - row.enqueued_at > timedelta(milliseconds=1)
     values: dict[str, Any] = {field.name: getattr(task, field.name) for field in fields(task)}
     values |= {
         "backend": task.backend if _leads_to(task, backend) else backend,

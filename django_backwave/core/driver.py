@@ -115,7 +115,8 @@ class Driver:
         self._upkeep: set[type] = set()  # kinds of sweep and prune that are under way
         self._started = 0
         self._idle = 0
-        self._calm = self._fresh = False  # no job came up since a scan was sent, since the last answered one
+        self._calm = False  # no job has come up since the latest scan was sent …
+        self._fresh = False  # … and this is what it was when that scan was answered
         self._room_since: float | None = now
         self._next_scan = now
         self._next_sweep = now

@@ -41,9 +41,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "host",
-                    django_backwave.models.fields.ExactCharField(
-                        max_length=255, verbose_name="host"
-                    ),
+                    django_backwave.models.fields.ExactCharField(max_length=255, verbose_name="host"),
                 ),
                 ("pid", models.PositiveIntegerField(verbose_name="process id")),
                 (
@@ -52,9 +50,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "seen_at",
-                    django_backwave.models.fields.InstantField(
-                        db_index=True, verbose_name="seen at"
-                    ),
+                    django_backwave.models.fields.InstantField(db_index=True, verbose_name="seen at"),
                 ),
                 (
                     "queues",
@@ -67,9 +63,7 @@ class Migration(migrations.Migration):
                 ("concurrency", models.PositiveIntegerField(verbose_name="concurrency")),
                 (
                     "version",
-                    django_backwave.models.fields.ExactCharField(
-                        max_length=50, verbose_name="version"
-                    ),
+                    django_backwave.models.fields.ExactCharField(max_length=50, verbose_name="version"),
                 ),
             ],
             options={
@@ -92,15 +86,11 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "name",
-                    django_backwave.models.fields.ExactCharField(
-                        max_length=255, verbose_name="name"
-                    ),
+                    django_backwave.models.fields.ExactCharField(max_length=255, verbose_name="name"),
                 ),
                 (
                     "queue",
-                    django_backwave.models.fields.ExactCharField(
-                        max_length=100, verbose_name="queue"
-                    ),
+                    django_backwave.models.fields.ExactCharField(max_length=100, verbose_name="queue"),
                 ),
                 ("priority", models.SmallIntegerField(default=0, verbose_name="priority")),
                 ("payload", django_backwave.models.fields.JSONTextField(verbose_name="payload")),
@@ -127,9 +117,7 @@ class Migration(migrations.Migration):
                 ("due_at", django_backwave.models.fields.InstantField(verbose_name="due at")),
                 (
                     "expires_at",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="expires at"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="expires at"),
                 ),
                 ("max_attempts", models.PositiveIntegerField(verbose_name="max attempts")),
                 ("backoff_base", models.FloatField(verbose_name="backoff base (s)")),
@@ -147,33 +135,23 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "lease_expires_at",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="lease expires at"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="lease expires at"),
                 ),
                 (
                     "started_at",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="started at"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="started at"),
                 ),
                 (
                     "cancel_requested_at",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="cancel requested at"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="cancel requested at"),
                 ),
                 (
                     "unroutable_since",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="unroutable since"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="unroutable since"),
                 ),
                 (
                     "finished_at",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="finished at"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="finished at"),
                 ),
                 (
                     "cause",
@@ -208,9 +186,7 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("lease_expires_at__isnull", False), ("state", 2)),
-                            models.Q(
-                                models.Q(("state", 2), _negated=True), ("lease_expires_at", None)
-                            ),
+                            models.Q(models.Q(("state", 2), _negated=True), ("lease_expires_at", None)),
                             _connector="OR",
                         ),
                         name="backwave_running_has_lease",
@@ -242,15 +218,11 @@ class Migration(migrations.Migration):
                 ("number", models.PositiveIntegerField(verbose_name="number")),
                 (
                     "worker",
-                    django_backwave.models.fields.ExactCharField(
-                        max_length=255, verbose_name="worker"
-                    ),
+                    django_backwave.models.fields.ExactCharField(max_length=255, verbose_name="worker"),
                 ),
                 (
                     "started_at",
-                    django_backwave.models.fields.InstantField(
-                        null=True, verbose_name="started at"
-                    ),
+                    django_backwave.models.fields.InstantField(null=True, verbose_name="started at"),
                 ),
                 (
                     "finished_at",
@@ -307,9 +279,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "attempt",
                 "verbose_name_plural": "attempts",
                 "constraints": [
-                    models.UniqueConstraint(
-                        fields=("job", "number"), name="backwave_attempt_number"
-                    )
+                    models.UniqueConstraint(fields=("job", "number"), name="backwave_attempt_number")
                 ],
             },
         ),

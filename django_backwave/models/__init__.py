@@ -1,8 +1,9 @@
 """The rows: one model a file, with its fields, constraints, indexes and queryset predicates."""
 
+from django_backwave.models.action import Action
 from django_backwave.models.attempt import Attempt
 from django_backwave.models.job import Job
 from django_backwave.models.lease import Lease
 from django_backwave.models.worker import Worker
 
-__all__ = ["Attempt", "Job", "Lease", "Worker"]
+__all__ = ["Action", "Attempt", "Job", "Lease", "Worker"]

@@ -51,9 +51,7 @@ class Attempt(models.Model):
 
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
-        constraints = (
-            models.UniqueConstraint(name="backwave_attempt_number", fields=["job", "number"]),
-        )
+        constraints = (models.UniqueConstraint(name="backwave_attempt_number", fields=["job", "number"]),)
 
     def __str__(self) -> str:
         """Name the attempt as logs do."""

@@ -75,9 +75,9 @@ class JSONTextField(_Exact, _AnyTextField):
         """Return the value as it is: it is never parsed from a form."""
         return value
 
-    def value_to_string(self, obj: models.Model) -> str:
-        """Serialise for ``dumpdata``."""
-        return encode_json(self.value_from_object(obj))
+    def value_to_string(self, obj: models.Model) -> Any:
+        """Give ``dumpdata`` the value itself, as Django's JSONField does: ``loaddata`` encodes it again."""
+        return self.value_from_object(obj)
 
 
 class EncodedJSON(str):
@@ -108,9 +108,7 @@ class InstantField(_DateTimeField):
         value = self.to_python(models.Field.get_prep_value(self, value))
         return to_utc(value) if isinstance(value, datetime) else value
 
-    def get_db_prep_value(
-        self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False
-    ) -> Any:
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
         """Give the database UTC: PostgreSQL with its zone, the others as bare wall time."""
         if not prepared:
             value = self.get_prep_value(value)

@@ -43,9 +43,7 @@ class StateIndex(models.Index):
     def _plain(self, schema_editor: BaseDatabaseSchemaEditor) -> models.Index:
         if schema_editor.connection.vendor == "postgresql":
             lone = len(self.states) == 1
-            state = (
-                models.Q(state=self.states[0]) if lone else models.Q(state__in=list(self.states))
-            )
+            state = models.Q(state=self.states[0]) if lone else models.Q(state__in=list(self.states))
             return models.Index(fields=self.fields, name=self.name, condition=state)
         lead = [] if self.fields[0] == "state" else ["state"]
         return models.Index(fields=[*lead, *self.fields], name=self.name)

@@ -82,19 +82,13 @@ class Job(models.Model):
                 states=[JobState.READY],
                 fields=["queue", "priority", "due_at", "id"],
             ),
-            StateIndex(
-                name="backwave_lease", states=[JobState.RUNNING], fields=["lease_expires_at"]
-            ),
-            StateIndex(
-                name="backwave_finished", states=sorted(TERMINAL), fields=["state", "finished_at"]
-            ),
+            StateIndex(name="backwave_lease", states=[JobState.RUNNING], fields=["lease_expires_at"]),
+            StateIndex(name="backwave_finished", states=sorted(TERMINAL), fields=["state", "finished_at"]),
         )
         constraints = (
             models.CheckConstraint(
                 name="backwave_running_has_lease",
-                condition=models.Q(
-                    state=JobState.RUNNING.value, lease_expires_at__isnull=False
-                )
+                condition=models.Q(state=JobState.RUNNING.value, lease_expires_at__isnull=False)
                 | (~models.Q(state=JobState.RUNNING.value) & models.Q(lease_expires_at=None)),
             ),
         )

@@ -1,8 +1,9 @@
-"""What operators do to jobs: cancel and requeue."""
+"""What operators do to jobs: cancel and requeue, each recorded with its effect."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
@@ -11,13 +12,14 @@ from django.db.models.functions import Coalesce
 from django_backwave.core.outcome import CANCEL_CAUSE
 from django_backwave.core.protocol import CancelResult, RequeueResult
 from django_backwave.core.states import REQUEUEABLE, JobState
-from django_backwave.models import Job
+from django_backwave.models import Action, Job
+from django_backwave.models.action import ACTOR_LENGTH
 from django_backwave.models.fields import ExactTextField
 from django_backwave.store import clock
 from django_backwave.store.locking import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -26,12 +28,14 @@ _CANCELLABLE = (*_PENDING, JobState.RUNNING.value)
 _REQUEUEABLE = tuple(state.value for state in REQUEUEABLE)
 
 
-def cancel(job_ids: Iterable[UUID], *, using: str, now: datetime | None = None) -> dict[UUID, CancelResult]:
+def cancel(
+    job_ids: Iterable[UUID], *, actor: str = "", using: str, now: datetime | None = None
+) -> dict[UUID, CancelResult]:
     """Cancel jobs (G8), and return what that did to each one that exists.
 
     READY and WAITING jobs are CANCELLED at once. A RUNNING job's row is flagged: its handler learns of it
     at its next heartbeat, and unless it succeeds first the job ends CANCELLED. Finished jobs stay as they
-    are. Joins the caller's transaction.
+    are. Joins the caller's transaction. What was done is recorded under ``actor``, if that is given.
     """
     with transaction.atomic(using=using):
         states = _locked_states(job_ids, using)
@@ -53,7 +57,10 @@ def cancel(job_ids: Iterable[UUID], *, using: str, now: datetime | None = None) 
                 output_field=SmallIntegerField(),
             ),
         )
-    return {job_id: _cancel_result(state) for job_id, state in states.items()}
+        results = {job_id: _cancel_result(state) for job_id, state in states.items()}
+        done = [job_id for job_id in results if states[job_id] in _CANCELLABLE]
+        _record("cancel", done, results, actor=actor, at=at, using=using)
+    return results
 
 
 def _cancel_result(state: int) -> CancelResult:
@@ -68,13 +75,15 @@ def requeue(
     job_ids: Iterable[UUID],
     *,
     reset_failures: bool = True,
+    actor: str = "",
     using: str,
     now: datetime | None = None,
 ) -> dict[UUID, RequeueResult]:
     """Send dead-lettered, quarantined and cancelled jobs back, due now; return what that did to each.
 
     ``failures`` becomes 0 unless ``reset_failures`` is false; ``attempt`` stays as it is, for it is the
-    fence's epoch and never falls. Joins the caller's transaction.
+    fence's epoch and never falls. Joins the caller's transaction. What was done is recorded under
+    ``actor``, if that is given.
     """
     with transaction.atomic(using=using):
         states = _locked_states(job_ids, using)
@@ -91,10 +100,31 @@ def requeue(
             due_at=at,
             state=JobState.READY.value,
         )
-    return {
-        job_id: RequeueResult.REQUEUED if state in _REQUEUEABLE else RequeueResult.NOT_REQUEUEABLE
-        for job_id, state in states.items()
-    }
+        results = {job_id: _requeue_result(state) for job_id, state in states.items()}
+        done = [job_id for job_id in results if states[job_id] in _REQUEUEABLE]
+        _record("requeue", done, results, actor=actor, at=at, using=using)
+    return results
+
+
+def _requeue_result(state: int) -> RequeueResult:
+    return RequeueResult.REQUEUED if state in _REQUEUEABLE else RequeueResult.NOT_REQUEUEABLE
+
+
+def _record(
+    verb: str,
+    job_ids: Sequence[UUID],
+    results: Mapping[UUID, Enum],
+    *,
+    actor: str,
+    at: Any,
+    using: str,
+) -> None:
+    """Write one Action for each job that changed."""
+    if actor:
+        Action.objects.using(using).bulk_create(
+            Action(at=at, actor=actor[:ACTOR_LENGTH], verb=verb, job_id=job_id, result=results[job_id].value)
+            for job_id in job_ids
+        )
 
 
 def _locked_states(job_ids: Iterable[UUID], using: str) -> dict[UUID, int]:

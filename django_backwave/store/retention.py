@@ -45,18 +45,26 @@ def prune(
     in seconds; None keeps them for ever. Their attempts go in the same transaction, and so does whatever
     another app's models hang on Job, by its own ``on_delete``.
     """
-    at = clock.read(using, now)
     count = 0
-    for state, keep in (*_each(_DONE, keep_done), *_each(_DEAD, keep_dead)):
-        if keep is not None and count < limit:
-            # One state at a time: the index on (state, finished_at) gives the oldest without a sort.
-            old = Q(state=state, finished_at__lt=clock.after(at, -keep))
+    for old in _old(keep_done, keep_dead, clock.read(using, now)):
+        if count < limit:
             count += _delete_slice(old, limit - count, using=using)
     return count
 
 
-def _each(states: tuple[JobState, ...], keep: float | None) -> Iterator[tuple[int, float | None]]:
-    return ((state.value, keep) for state in states)
+def prunable(
+    *, keep_done: float | None, keep_dead: float | None, using: str, now: datetime | None = None
+) -> int:
+    """Return how many jobs ``prune`` would delete by and by."""
+    jobs = Job.objects.using(using)
+    return sum(jobs.filter(old).count() for old in _old(keep_done, keep_dead, clock.read(using, now)))
+
+
+def _old(keep_done: float | None, keep_dead: float | None, at: datetime) -> Iterator[Q]:
+    """Yield what is old, one state at a time: so the index gives the oldest without a sort."""
+    for states, keep in ((_DONE, keep_done), (_DEAD, keep_dead)):
+        for state in states if keep is not None else ():
+            yield Q(state=state.value, finished_at__lt=clock.after(at, -(keep or 0.0)))
 
 
 def _delete_slice(old: Q, limit: int, *, using: str) -> int:

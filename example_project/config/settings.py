@@ -28,9 +28,7 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {
-    "default": database(os.environ.get("DATABASE_URL") or f"sqlite:///{BASE_DIR}/shop.sqlite3")
-}
+DATABASES = {"default": database(os.environ.get("DATABASE_URL") or f"sqlite:///{BASE_DIR}/shop.sqlite3")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 

@@ -25,4 +25,4 @@ class Order(models.Model):
         ordering = ("pk",)
 
     def __str__(self) -> str:
-        return f"order {self.pk}: {self.quantity} × {self.item}"
+        return f"order {self.pk}: {self.quantity} x {self.item}"

@@ -75,9 +75,7 @@ def cancel_packing(request: HttpRequest, order_id: int) -> HttpResponse:
     return _page(request, OrderForm(initial={"quantity": 1}), message=message)
 
 
-def _page(
-    request: HttpRequest, form: OrderForm, *, message: str = "", status: int = 200
-) -> HttpResponse:
+def _page(request: HttpRequest, form: OrderForm, *, message: str = "", status: int = 200) -> HttpResponse:
     newest = list(Order.objects.order_by("-pk")[:50])
     jobs = Job.objects.in_bulk(
         [job for order in newest for job in (order.receipt_job, order.parcel_job) if job]

@@ -22,10 +22,10 @@ def module(monkeypatch, tmp_path):
     before = set(sys.modules)
 
     def make(name: str, source: str = "", job_name: str = "") -> types.ModuleType:
-        job = f"import django_backwave\n{source}\n@django_backwave.job(name={job_name or name!r})\ndef pay(): ...\n"
+        job = f"@django_backwave.job(name={job_name or name!r})\ndef pay(): ...\n"
         path = tmp_path.joinpath(*name.split("."))
         path.parent.mkdir(exist_ok=True)
-        path.with_suffix(".py").write_text(job)
+        path.with_suffix(".py").write_text(f"import django_backwave\n{source}\n{job}")
         return path
 
     yield make
@@ -149,9 +149,7 @@ def test_a_function_that_discovery_does_not_reach_is_reported(settings, module):
     assert warning.msg == (
         "No worker finds the job 'views_x': discovery does not import the module 'views_x'."
     )
-    assert warning.hint == (
-        "Move it to a jobs module, or set BACKWAVE = {\"MODULES\": ['views_x']}."
-    )
+    assert warning.hint == ("Move it to a jobs module, or set BACKWAVE = {\"MODULES\": ['views_x']}.")
     settings.BACKWAVE = {"MODULES": ["views_x"]}
     assert check_handlers() == []
 

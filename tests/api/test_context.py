@@ -102,11 +102,7 @@ def test_the_idempotency_key_fits_everywhere(name):
 
 
 def test_idempotency_keys_differ_by_job_and_by_name():
-    keys = {
-        context(job_id=UUID(int=job)).idempotency_key(name)
-        for job in (7, 8)
-        for name in ("", "a", "b")
-    }
+    keys = {context(job_id=UUID(int=job)).idempotency_key(name) for job in (7, 8) for name in ("", "a", "b")}
 
     assert len(keys) == 6
 

@@ -90,9 +90,7 @@ def test_a_failing_import_is_raised_with_the_modules_name(shop, line, told):
 def test_a_module_named_in_the_settings_must_exist(settings):
     settings.BACKWAVE = {"MODULES": ["nowhere.jobs"]}
 
-    with pytest.raises(
-        ImportError, match=r"The module 'nowhere\.jobs', .*No module named 'nowhere'"
-    ):
+    with pytest.raises(ImportError, match=r"The module 'nowhere\.jobs', .*No module named 'nowhere'"):
         discovery.discover()
 
 

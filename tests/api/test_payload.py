@@ -141,9 +141,7 @@ def test_a_process_that_allows_fewer_digits_says_so():
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     try:
-        with pytest.raises(
-            InvalidArguments, match=r"The payload of shop\.jobs\.pay is not JSON: Exc"
-        ):
+        with pytest.raises(InvalidArguments, match=r"The payload of shop\.jobs\.pay is not JSON: Exc"):
             payload.encode_arguments(WHERE, [10**1000], {})
     finally:
         sys.set_int_max_str_digits(before)
@@ -154,7 +152,7 @@ def test_a_broken_repr_breaks_no_message():
         def __repr__(self) -> str:
             raise RuntimeError
 
-    with pytest.raises(InvalidArguments, match="Unsupported type .*Broken "):
+    with pytest.raises(InvalidArguments, match=r"Unsupported type .*Broken "):
         payload.encode_arguments(WHERE, [Broken()], {})
 
 
@@ -182,9 +180,7 @@ def test_a_payload_has_256_kib_by_default():
 def test_an_output_has_a_limit_of_its_own(settings):
     settings.BACKWAVE = {"MAX_OUTPUT": 3}
 
-    with pytest.raises(
-        InvalidJob, match=r"The output of shop\.jobs\.pay is 4 bytes of JSON, more "
-    ):
+    with pytest.raises(InvalidJob, match=r"The output of shop\.jobs\.pay is 4 bytes of JSON, more "):
         payload.encode_output(WHERE, None)
     with pytest.raises(InvalidArguments, match=r"Unsupported type set \(\{1\}\) in the output of"):
         payload.encode_output(WHERE, {1})
@@ -227,9 +223,7 @@ def test_without_time_zones_an_aware_time_is_refused(settings):
     ],
 )
 def test_an_instant_out_of_range_is_refused(at):
-    with pytest.raises(
-        InvalidJob, match="must be an instant that exists in UTC, between the years 1"
-    ):
+    with pytest.raises(InvalidJob, match="must be an instant that exists in UTC, between the years 1"):
         payload.instant_of(at, WHERE)
 
 
@@ -244,9 +238,7 @@ def test_a_local_time_out_of_range_is_refused(settings, at):
 
 @pytest.mark.parametrize("at", [date(2026, 3, 1), timedelta(hours=1), 60, "2026-03-01"])
 def test_a_run_after_must_be_a_datetime(at):
-    with pytest.raises(
-        InvalidJob, match=r"must be a datetime, got .* For a delay add a timedelta to"
-    ):
+    with pytest.raises(InvalidJob, match=r"must be a datetime, got .* For a delay add a timedelta to"):
         payload.check_run_after(at, WHERE)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_backwave import JobState
 from django_backwave.compat import TaskResultDoesNotExist, TaskResultMismatch, TaskResultStatus
@@ -119,9 +119,7 @@ def test_an_abandoned_attempt_is_an_error_of_ours():
 
     [error] = result.errors
     assert error.exception_class is AttemptAbandoned
-    assert error.traceback == (
-        "django_backwave.results.AttemptAbandoned: attempt 1 of a: its lease lapsed\n"
-    )
+    assert error.traceback == ("django_backwave.results.AttemptAbandoned: attempt 1 of a: its lease lapsed\n")
     assert (result.state, result.worker_ids) == (JobState.READY, ["a"])
 
 
@@ -143,7 +141,6 @@ def test_a_running_job_is_asked_to_stop():
     assert story.read().state is JobState.RUNNING
 
 
-@pytest.mark.django_db(transaction=True)
 def test_coroutines_can_refresh_and_cancel():
     result = handlers.echo.enqueue()
 
@@ -152,7 +149,7 @@ def test_coroutines_can_refresh_and_cancel():
         await result.arefresh()
         return done
 
-    assert asyncio.run(cancel()) is CancelResult.CANCELLED
+    assert async_to_sync(cancel)() is CancelResult.CANCELLED
     assert result.state is JobState.CANCELLED
 
 
@@ -167,9 +164,7 @@ def test_a_result_whose_function_is_gone_can_be_read(settings):
     assert (read.task.module_path, read.task.name) == ("shop.old.send", "send")
     assert (read.task.job_name, read.task.queue_name) == ("shop.old.send", "old")
     assert read.args == [1]
-    with pytest.raises(
-        LookupError, match=r"No function here serves the job name 'shop\.old\.send'"
-    ):
+    with pytest.raises(LookupError, match=r"No function here serves the job name 'shop\.old\.send'"):
         read.task.call()
     with pytest.raises(TaskResultMismatch):
         handlers.echo.get_result(result.id)
@@ -219,7 +214,7 @@ def test_a_pruned_job_has_no_result():
 def test_results_survive_pickling():
     result = Story(priority=3).claim("a").ends(Succeeded("[1]")).read()
 
-    again = pickle.loads(pickle.dumps(result))
+    again = pickle.loads(pickle.dumps(result))  # noqa: S301 - our own bytes
 
     assert again == result
     assert (again.state, again.output, again.task.priority) == (JobState.SUCCEEDED, [1], 3)
@@ -235,5 +230,5 @@ def test_times_follow_djangos_custom(settings, use_tz):
     result = story.claim("a", wait=0).ends(Succeeded("null")).read()
 
     assert (enqueued_at.tzinfo is None) is (result.finished_at.tzinfo is None) is not use_tz
-    assert result.enqueued_at == enqueued_at
+    assert abs(result.enqueued_at - enqueued_at) < timedelta(seconds=1)
     assert timedelta(0) < result.finished_at - enqueued_at < timedelta(minutes=1)

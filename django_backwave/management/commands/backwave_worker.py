@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import connections
 
 from django_backwave import conf
-from django_backwave.backend import jobs_database
 from django_backwave.core.driver import Options
 from django_backwave.discovery import discover
-from django_backwave.store.monitor import tables_missing
+from django_backwave.management.arguments import seconds, whole
+from django_backwave.management.database import usable_database
 from django_backwave.worker.worker import Worker, end_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Command(BaseCommand):
@@ -40,33 +35,33 @@ class Command(BaseCommand):
         )
         add(
             "--concurrency",
-            type=_whole(1, 1000),
+            type=whole(1, 1000),
             default=10,
             metavar="N",
             help="Handlers that run at the same time, each in a thread. Default: 10.",
         )
         add(
             "--lease",
-            type=_seconds(1),
+            type=seconds(1),
             metavar="S",
             help="Seconds after which a job of a dead worker is taken over. Default: BACKWAVE LEASE, 60.",
         )
         add(
             "--poll",
-            type=_seconds(0.01),
+            type=seconds(0.01),
             metavar="S",
             help="The longest time between two looks for due jobs. Default: BACKWAVE POLL, 1.",
         )
         add("--drain", action="store_true", help="End with 0 once nothing is due any more.")
         add(
             "--max-jobs",
-            type=_whole(1, 2**31),
+            type=whole(1, 2**31),
             metavar="N",
             help="End with 0 after running this many jobs; a supervisor starts a fresh process.",
         )
         add(
             "--shutdown-timeout",
-            type=_seconds(0),
+            type=seconds(0),
             default=25.0,
             metavar="S",
             help="Seconds to wait for running handlers at a stop, before they are told. Default: 25.",
@@ -87,7 +82,9 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Build the worker and run it."""
         _log_to_console(options["verbosity"])
-        using = options["database"] or jobs_database()
+        discover()
+        using = usable_database(options["database"])
+        connections[using].close()  # the worker's threads open their own
         worker = Worker(
             Options(
                 queues=tuple(dict.fromkeys(options["queues"])) if options["queues"] else None,
@@ -101,29 +98,12 @@ class Command(BaseCommand):
             using=using,
             heartbeat_file=options["heartbeat_file"],
         )
-        discover()
         _try_heartbeat_file(options["heartbeat_file"])
-        _refuse_missing_tables(using)
         code = worker.run()
         if self._ends_process:
             end_process(code)
         if code:
             raise CommandError("A thread of the worker died; see the log.", returncode=code)
-
-
-def _refuse_missing_tables(using: str) -> None:
-    if using not in connections:
-        known = ", ".join(sorted(connections))
-        raise CommandError(f"There is no database {using!r} in DATABASES; there are: {known}.")
-    try:
-        missing = tables_missing(using=using)
-    except DatabaseError as error:
-        raise CommandError(f"Database {using!r} cannot be reached: {str(error).strip()}") from error
-    if missing:
-        raise CommandError(
-            f"Database {using!r} has no table {', '.join(missing)}. Run: manage.py migrate --database {using}"
-        )
-    connections[using].close()
 
 
 def _try_heartbeat_file(path: Path | None) -> None:
@@ -144,29 +124,3 @@ def _log_to_console(verbosity: int) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.strip().isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number between {least} and {most}, got {text!r}."
-            )
-        return int(text)
-
-    return parse
-
-
-def _seconds(least: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= 10**7:  # refuses NaN, too
-            raise argparse.ArgumentTypeError(
-                f"must be a number of seconds between {least:g} and 10,000,000, got {text!r}."
-            )
-        return value
-
-    return parse

@@ -1,0 +1,1 @@
+"""The pure core: no database, no clock, no process."""

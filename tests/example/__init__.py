@@ -1,0 +1,1 @@
+"""The example project: its demo, and its stand-in for a payment gateway."""
