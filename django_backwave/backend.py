@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -61,18 +61,13 @@ class BackWaveBackend(BaseTaskBackend):
 
     task_class = BackWaveTask
     supports_defer = True
-    supports_async_task = False
+    supports_async_task = True
     supports_get_result = True
     supports_priority = True
 
     def validate_task(self, task: AnyTask) -> None:
         """Raise InvalidTask by Django's rules, InvalidJob by ours."""
         where = task.module_path
-        if iscoroutinefunction(task.func):
-            raise InvalidTask(
-                f"{where} is a coroutine function, and async handlers come with a later release. "
-                "Write a plain function."
-            )
         if isgeneratorfunction(task.func) or isasyncgenfunction(task.func):
             raise InvalidTask(f"{where} is a generator function: a call of it would run nothing.")
         payload.check_queue(task.queue_name, where)

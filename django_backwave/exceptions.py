@@ -4,11 +4,11 @@
 
     Exception
     ├── BackWaveError
-    │   ├── InvalidJob (also ValueError)        an enqueue was refused; nothing was written
+    │   ├── InvalidJob (also ValueError)        a definition or an enqueue was refused; nothing was written
     │   │   ├── InvalidArguments (also TypeError)   the arguments do not fit, or are not JSON
     │   │   └── ForeignTransaction              a transaction is open on another database only (G1)
     │   ├── DuplicateJobName                    two handlers claim one stored name
-    │   └── JobRefused                          an operator action that the job's state does not allow
+    │   └── AttemptAbandoned                    in a result's errors: an attempt whose lease lapsed
     ├── Snooze                                  raised by a handler: run later, no failure counted
     └── GiveUp                                  raised by a handler: dead-letter now
     BaseException
@@ -28,7 +28,7 @@ class BackWaveError(Exception):
 
 
 class InvalidJob(BackWaveError, ValueError):
-    """An enqueue was refused before any SQL; nothing was written."""
+    """A job's definition or its enqueue was refused before any SQL; nothing was written."""
 
 
 class InvalidArguments(InvalidJob, TypeError):
@@ -43,8 +43,8 @@ class DuplicateJobName(BackWaveError, ValueError):
     """Two handlers claim the same stored name."""
 
 
-class JobRefused(BackWaveError):
-    """The job's state does not allow the operator's action; nothing was written."""
+class AttemptAbandoned(BackWaveError):
+    """An attempt ended because its lease lapsed: its worker crashed, froze or lost the database."""
 
 
 class Snooze(Exception):

@@ -46,7 +46,6 @@ def new_id() -> uuid.UUID:
     return _source.next()
 
 
-
 # A forked child must not repeat its parent's ids.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_source.reset)

@@ -14,11 +14,9 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_backwave import conf
+from django_backwave.core.limits import NAME_LENGTH, QUEUE_LENGTH
 from django_backwave.exceptions import InvalidArguments, InvalidJob
-
-# The same as the columns' lengths; models cannot be imported when a module's jobs are defined.
-NAME_LENGTH = 255
-QUEUE_LENGTH = 100
+from django_backwave.instants import to_utc
 
 #: Levels of lists and dicts inside one argument.
 DEEPEST = 100
@@ -98,8 +96,6 @@ def instant_of(run_after: datetime | None, where: str) -> datetime | None:
     """
     if run_after is None:
         return None
-    from django_backwave.models.fields import to_utc
-
     if not settings.USE_TZ and timezone.is_aware(run_after):
         raise InvalidJob(
             f"run_after of {where} must be a naive datetime in TIME_ZONE, because USE_TZ is False; "

@@ -14,7 +14,7 @@ from django_backwave.backend import backend_for, first_of_ours
 from django_backwave.compat import AnyResult, AnyTask, TaskError, TaskResultStatus
 from django_backwave.core.policy import Backoff
 from django_backwave.core.states import FAILURES, AttemptOutcome, JobState
-from django_backwave.exceptions import BackWaveError
+from django_backwave.exceptions import AttemptAbandoned
 from django_backwave.jobs import OURS, BackWaveTask
 
 if TYPE_CHECKING:
@@ -38,10 +38,6 @@ STATUSES: dict[JobState, TaskResultStatus] = {
     JobState.DEAD_LETTERED: TaskResultStatus.FAILED,
     JobState.QUARANTINED: TaskResultStatus.FAILED,
 }
-
-
-class AttemptAbandoned(BackWaveError):
-    """An attempt ended because its lease lapsed: its worker crashed, froze or lost the database."""
 
 
 # Equality stays Django's: two readings of one job compare by what Django's result has.
@@ -94,7 +90,8 @@ class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in t
 
 def of_enqueue(task: AnyTask, new: NewJob, at: datetime, *, backend: str) -> JobResult:
     """Return the result of a job that was enqueued just now."""
-    from django_backwave.models.fields import decode_json, to_rim
+    from django_backwave.instants import to_rim
+    from django_backwave.models.fields import decode_json
 
     return JobResult(
         task=task,
@@ -114,7 +111,8 @@ def of_enqueue(task: AnyTask, new: NewJob, at: datetime, *, backend: str) -> Job
 
 def of_claim(claimed: Claimed, task: BackWaveTask, worker: str) -> JobResult:
     """Return the result of a job whose handler runs here; it knows of this attempt only."""
-    from django_backwave.models.fields import decode_json, to_rim
+    from django_backwave.instants import to_rim
+    from django_backwave.models.fields import decode_json
 
     at = to_rim(claimed.claimed_at)
     backend = backend_for(task).alias

@@ -98,6 +98,7 @@ class _Held:
     report: Report | None = None
     write_at: float = 0.0
     lost: bool = False
+    told_of_end: bool = False
 
 
 class Driver:
@@ -163,6 +164,7 @@ class Driver:
             upkeep = {Sweep: self._next_sweep, Prune: self._next_prune}
             times += [at for kind, at in upkeep.items() if kind not in self._upkeep]
         wake = max(self._quiet_until, min(times, default=now + BEAT_EVERY))
+        wake = min([wake, *(held.lease_ends for held in self._held.values() if self._untold(held))])
         if self._stop_at is not None:
             graces = (0.0, STOP_GRACE, STOP_GRACE + FLUSH_GRACE)
             deadlines = [self._stop_at + grace for grace in graces]
@@ -316,7 +318,7 @@ class Driver:
             commands += self._upkeep_due(now)
             commands += self._scan(now)
             commands += self._claim(now)
-        return commands + self._end(now)
+        return commands + self._lapsed(now) + self._end(now)
 
     def _settle(self, now: float) -> list[Command]:
         buffered = [held for held in self._held.values() if held.phase is _Phase.BUFFERED]
@@ -370,6 +372,17 @@ class Driver:
             commands.append(Prune())
         self._upkeep.update(type(command) for command in commands)
         return commands
+
+    def _lapsed(self, now: float) -> list[Command]:
+        """Tell handlers whose lease is over by our own clock: nobody else may be able to (G10)."""
+        over = [held for held in self._held.values() if self._untold(held) and held.lease_ends <= now]
+        for held in over:
+            held.told_of_end = True
+        return [Tell(held.job.key, StopReason.LEASE_LOST) for held in over]
+
+    @staticmethod
+    def _untold(held: _Held) -> bool:
+        return held.phase is _Phase.RUNNING and not (held.lost or held.told_of_end)
 
     def _end(self, now: float) -> list[Command]:
         if self._limit_reached() or (self.options.drain and self._drained()):

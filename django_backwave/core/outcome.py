@@ -102,9 +102,7 @@ class Decision:
     recorded: bool = False
 
 
-def decide(
-    outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grace: float
-) -> Decision:
+def decide(outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grace: float) -> Decision:
     """Return what an outcome makes of a job, as long as nobody has requested its cancel.
 
     ``jitter`` is a random number in [0, 1). Once a cancel is requested every decision but a success
@@ -141,9 +139,7 @@ def decide(
                 recorded=True,
             )
         case Released():
-            return Decision(
-                state=JobState.READY, outcome=AttemptOutcome.RELEASED, failures=numbers.failures
-            )
+            return Decision(state=JobState.READY, outcome=AttemptOutcome.RELEASED, failures=numbers.failures)
 
 
 def _failure(numbers: Numbers, error: ErrorInfo, *, final: bool, jitter: float) -> Decision:

@@ -31,9 +31,7 @@ class Backoff:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"Backoff {name} must be a number of seconds, got {value!r}.")
             if not least <= value <= most:  # refuses NaN, too
-                raise ValueError(
-                    f"Backoff {name} must be between {least} and {most}, got {value!r}."
-                )
+                raise ValueError(f"Backoff {name} must be between {least} and {most}, got {value!r}.")
 
     def delay(self, failures: int, *, jitter: float) -> float:
         """Return the seconds to wait after the given number of failures (1 or more).

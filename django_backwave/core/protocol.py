@@ -59,9 +59,7 @@ class Claimed(NamedTuple):
         return Numbers(
             failures=self.failures,
             max_attempts=self.max_attempts,
-            backoff=Backoff(
-                base=self.backoff_base, cap=self.backoff_cap, jitter=self.backoff_jitter
-            ),
+            backoff=Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.backoff_jitter),
             unroutable_for=self.unroutable_for,
         )
 

@@ -27,9 +27,7 @@ class JobState(IntEnum):
         return self in TERMINAL
 
 
-TERMINAL = frozenset(
-    {JobState.SUCCEEDED, JobState.CANCELLED, JobState.DEAD_LETTERED, JobState.QUARANTINED}
-)
+TERMINAL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.DEAD_LETTERED, JobState.QUARANTINED})
 
 #: Terminal states that a requeue may leave.
 REQUEUEABLE = frozenset({JobState.DEAD_LETTERED, JobState.QUARANTINED, JobState.CANCELLED})

@@ -5,10 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_backwave.core.limits import ACTOR_LENGTH, QUEUE_LENGTH
 from django_backwave.models.fields import ExactCharField, InstantField
-from django_backwave.models.job import QUEUE_LENGTH
-
-ACTOR_LENGTH = 255
 
 
 class Action(models.Model):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_backwave.core.limits import WORKER_LENGTH
 from django_backwave.core.states import AttemptOutcome
 from django_backwave.models.fields import ExactCharField, ExactTextField, InstantField
-from django_backwave.models.job import WORKER_LENGTH, Job
+from django_backwave.models.job import Job
 
 OUTCOME_LABELS = {
     AttemptOutcome.SUCCEEDED: _("succeeded"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import zoneinfo
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
+
+from django_backwave.instants import to_rim, to_utc
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -131,17 +131,3 @@ class InstantField(_DateTimeField):
             return value.astimezone(UTC)
         value = value.replace(tzinfo=UTC)  # whatever zone the backend assumed, the column is UTC
         return value if settings.USE_TZ else to_rim(value)
-
-
-def to_rim(value: datetime) -> datetime:
-    """Return an aware instant as users see it: aware in UTC under USE_TZ, else naive local time."""
-    if settings.USE_TZ:
-        return value
-    return timezone.make_naive(value, zoneinfo.ZoneInfo(settings.TIME_ZONE))
-
-
-def to_utc(value: datetime) -> datetime:
-    """Return any datetime as an aware one in UTC; a naive one is local time."""
-    if timezone.is_naive(value):
-        value = timezone.make_aware(value, zoneinfo.ZoneInfo(settings.TIME_ZONE))
-    return value.astimezone(UTC)

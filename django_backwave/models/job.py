@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_backwave.core.limits import NAME_LENGTH, QUEUE_LENGTH, WORKER_LENGTH
 from django_backwave.core.states import REQUEUEABLE, TERMINAL, JobState
 from django_backwave.ids import new_id
 from django_backwave.models.fields import (
@@ -14,10 +15,6 @@ from django_backwave.models.fields import (
     JSONTextField,
 )
 from django_backwave.models.indexes import StateIndex
-
-NAME_LENGTH = 255
-QUEUE_LENGTH = 100
-WORKER_LENGTH = 255
 
 STATE_LABELS = {
     JobState.WAITING: _("waiting"),

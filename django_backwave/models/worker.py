@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_backwave.core.limits import WORKER_LENGTH
 from django_backwave.models.fields import ExactCharField, InstantField, JSONTextField
-from django_backwave.models.job import WORKER_LENGTH
 
 
 class Worker(models.Model):

@@ -17,8 +17,8 @@ from django.db.models import ExpressionWrapper, F, Min, TextField
 
 from django_backwave.core.protocol import Claimed
 from django_backwave.core.states import JobState
+from django_backwave.instants import to_utc
 from django_backwave.models import Job, Lease
-from django_backwave.models.fields import to_utc
 from django_backwave.store import clock
 from django_backwave.store.locking import is_postgres, unlocked
 

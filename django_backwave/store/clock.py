@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 from django.db.models import Func, Value
 
-from django_backwave.models.fields import InstantField, to_utc
+from django_backwave.instants import to_utc
+from django_backwave.models.fields import InstantField
 
 if TYPE_CHECKING:
     from django.db.models import Expression

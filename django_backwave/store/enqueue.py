@@ -11,8 +11,9 @@ from django.db import connections, transaction
 from django_backwave import conf
 from django_backwave.core.states import JobState
 from django_backwave.exceptions import ForeignTransaction
+from django_backwave.instants import to_utc
 from django_backwave.models import Job
-from django_backwave.models.fields import EncodedJSON, to_utc
+from django_backwave.models.fields import EncodedJSON
 from django_backwave.store import clock
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from django.db import transaction
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
 from django.db.models.functions import Coalesce
 
+from django_backwave.core.limits import ACTOR_LENGTH
 from django_backwave.core.outcome import CANCEL_CAUSE
 from django_backwave.core.protocol import CancelResult, RequeueResult
 from django_backwave.core.states import REQUEUEABLE, JobState
 from django_backwave.models import Action, Job
-from django_backwave.models.action import ACTOR_LENGTH
 from django_backwave.models.fields import ExactTextField
 from django_backwave.store import clock
 from django_backwave.store.locking import waiting

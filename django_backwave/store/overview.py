@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Count, Min, Q
 
 from django_backwave.core.states import JobState
+from django_backwave.instants import to_utc
 from django_backwave.models import Job, Worker
-from django_backwave.models.fields import to_utc
 from django_backwave.store import clock
 
 if TYPE_CHECKING:

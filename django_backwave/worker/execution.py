@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from asyncio import CancelledError
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from django_backwave import registry
@@ -26,6 +28,8 @@ from django_backwave.payload import encode_output
 from django_backwave.worker import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django_backwave.jobs import BackWaveTask
 
 #: Characters of a message and of a traceback that are kept; of a traceback the end says most.
@@ -34,7 +38,10 @@ MESSAGE_LENGTH, TRACEBACK_LENGTH = 4_000, 30_000
 
 @dataclass(slots=True)
 class Execution:
-    """An attempt that this worker runs. Its instants are monotonic seconds."""
+    """An attempt that this worker runs. Its instants are monotonic seconds.
+
+    ``interrupt``: what cancels the handler while it runs, if it is async.
+    """
 
     job: Claimed
     worker: str
@@ -44,6 +51,7 @@ class Execution:
     ended_at: float | None = None
     error: BaseException | None = field(default=None, repr=False)
     report: Report | None = field(default=None, repr=False)
+    interrupt: Callable[[], object] | None = field(default=None, repr=False)
 
     @property
     def started_after(self) -> float | None:
@@ -57,19 +65,30 @@ class Execution:
             return 0.0
         return self.ended_at - self.started_at
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is a coroutine function and belongs on the event loop."""
+        task = registry.resolve(self.job.name)
+        return task is not None and iscoroutinefunction(task.func)
+
+    def tell(self, reason: StopReason) -> None:
+        """Give the handler a reason to stop; an async one is cancelled, too."""
+        self.switch.tell(reason)
+        if self.interrupt is not None:
+            self.interrupt()
+
     def run(self) -> Report:
         """Run the handler, unless the attempt is to stop before it starts. Raises nothing."""
-        outcome = self._run()
-        self.ended_at = clock.monotonic()
-        self.report = Report(
-            job=self.job,
-            outcome=outcome,
-            jitter=clock.random(),
-            started_after=self.started_after,
-        )
-        return self.report
+        call = self._route()
+        return self._ended(self._outcome(call) if isinstance(call, _Call) else call)
 
-    def _run(self) -> Outcome:
+    async def arun(self) -> Report:
+        """Do what ``run`` does with an async handler."""
+        call = self._route()
+        return self._ended(await self._aoutcome(call) if isinstance(call, _Call) else call)
+
+    def _route(self) -> _Call | Outcome:
+        """Return the call to make; or the outcome, if the handler is not to start."""
         if self.switch.reason is not None:
             return self._stopped()
         task = registry.resolve(self.job.name)
@@ -82,22 +101,39 @@ class Execution:
         misfit = registry.binds(task, args, kwargs)
         if misfit is not None:
             return Unroutable(f"the arguments do not fit {task.module_path}: {misfit}")
+        context = [self._context(task)] if task.takes_context else []
         self.started_at = clock.monotonic()
-        return self._call(task, args, kwargs)
+        return _Call(task, partial(task.func, *context, *args, **kwargs))
 
-    def _call(self, task: BackWaveTask, args: list[Any], kwargs: dict[str, Any]) -> Outcome:
+    def _outcome(self, call: _Call) -> Outcome:
         try:
-            context = (self._context(task),) if task.takes_context else ()
-            output = task.func(*context, *args, **kwargs)
-            return Succeeded(encode_output(task.module_path, output))
-        except Snooze as snooze:
-            return Snoozed(snooze.seconds)
-        except GiveUp as error:
-            return self._failed(error, final=True)
+            return _succeeded(call.task, call.function())
         except BaseException as error:
-            if _means_stop(error) and self.switch.reason is not None:
-                return self._stopped()
-            return self._failed(error, final=task.is_final(error))
+            return self._raised(call.task, error)
+
+    async def _aoutcome(self, call: _Call) -> Outcome:
+        try:
+            return _succeeded(call.task, await call.function())
+        except BaseException as error:
+            return self._raised(call.task, error)
+
+    def _raised(self, task: BackWaveTask, error: BaseException) -> Outcome:
+        if isinstance(error, Snooze):
+            return Snoozed(error.seconds)
+        if _means_stop(error) and self.switch.reason is not None:
+            return self._stopped()
+        self.error = error
+        return Failed(describe(error), final=isinstance(error, GiveUp) or task.is_final(error))
+
+    def _ended(self, outcome: Outcome) -> Report:
+        self.ended_at = clock.monotonic()
+        self.report = Report(
+            job=self.job,
+            outcome=outcome,
+            jitter=clock.random(),
+            started_after=self.started_after,
+        )
+        return self.report
 
     def _context(self, task: BackWaveTask) -> JobContext:
         return JobContext(claimed=self.job, task=task, worker=self.worker, switch=self.switch)
@@ -106,9 +142,17 @@ class Execution:
         # A lost lease is reported as a hand-back: whatever is reported, only the fence refuses it.
         return Cancelled() if self.switch.reason is StopReason.CANCEL else Released()
 
-    def _failed(self, error: BaseException, *, final: bool) -> Outcome:
-        self.error = error
-        return Failed(describe(error), final=final)
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A handler with its arguments."""
+
+    task: BackWaveTask
+    function: Callable[[], Any]
+
+
+def _succeeded(task: BackWaveTask, value: Any) -> Succeeded:
+    return Succeeded(encode_output(task.module_path, value))
 
 
 def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:

@@ -56,17 +56,21 @@ class HandlerThreads:
 
 
 def _base_context() -> contextvars.Context:
-    """Return the context whose copies the jobs of one thread run in.
+    """Return the context whose copies the jobs of one thread run in."""
 
-    Caches and task backends live in context variables. Touched here once, they are shared by the copies;
-    otherwise each job would open a new cache client.
-    """
-
-    def touch() -> contextvars.Context:
-        for alias in caches.settings:
-            caches[alias]
-        for alias in task_backends.settings:
-            task_backends[alias]
+    def touched() -> contextvars.Context:
+        touch_shared()
         return contextvars.copy_context()
 
-    return contextvars.Context().run(touch)
+    return contextvars.Context().run(touched)
+
+
+def touch_shared() -> None:
+    """Open what lives in context variables once, so that copies of this context share it.
+
+    Otherwise each job would open new cache clients and task backends.
+    """
+    for alias in caches.settings:
+        caches[alias]
+    for alias in task_backends.settings:
+        task_backends[alias]

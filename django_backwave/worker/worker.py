@@ -27,6 +27,7 @@ from django_backwave.core.protocol import (
 )
 from django_backwave.store import clock as database_clock
 from django_backwave.worker import clock
+from django_backwave.worker.coroutines import Coroutines
 from django_backwave.worker.execution import Execution
 from django_backwave.worker.handlers import HandlerThreads
 from django_backwave.worker.heart import Heart
@@ -87,6 +88,7 @@ class Worker:
         self.pump = Pump(self)
         self.heart = Heart(self)
         self._handlers = HandlerThreads(options.concurrency, finished=self._finished)
+        self._coroutines = Coroutines(finished=self._finished)
 
     # What the threads call.
 
@@ -138,9 +140,9 @@ class Worker:
                 switch = StopSwitch(lease_ends=lease_ends, clock=clock.monotonic)
                 execution = Execution(job, self.name, switch, claimed_at)
                 self._executions[job.key] = execution
-                self._handlers.submit(execution)
+                (self._coroutines if execution.is_async else self._handlers).submit(execution)
             case Tell(key, reason):
-                self._executions[key].switch.tell(reason)
+                self._executions[key].tell(reason)
             case Extend(key, lease_ends):
                 self._executions[key].switch.extend(lease_ends)
             case Exit(stuck):
@@ -167,9 +169,11 @@ class Worker:
         try:
             self.notifier.start()
             self._handlers.start()
+            self._coroutines.start()
             for thread in threads:
                 thread.start()
-            broken = self._watch([*threads, *self._handlers.threads, self.notifier.thread])
+            handlers = [*self._handlers.threads, self._coroutines.thread]
+            broken = self._watch([*threads, *handlers, self.notifier.thread])
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)

@@ -152,11 +152,6 @@ def test_a_value_that_is_not_allowed_is_refused(options, told):
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        (
-            handlers.coroutine,
-            {},
-            "async handlers come with a later release. Write a plain function.",
-        ),
         (handlers.generator, {}, "is a generator function: a call of it would run nothing."),
         (
             handlers.plain,
@@ -345,3 +340,11 @@ def test_jobs_can_be_defined_before_apps_are_ready():
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
 
     assert shown == "send-receipt False\n"
+
+
+def test_a_coroutine_function_is_a_job_like_any_other():
+    """Workers run it on their event loop."""
+    task = job(handlers.coroutine)
+
+    assert task.get_backend().supports_async_task
+    assert resolve(task.job_name) is task

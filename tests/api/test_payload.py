@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from django_backwave import payload
 from django_backwave.exceptions import InvalidArguments, InvalidJob
-from django_backwave.models import job as job_model
 from django_backwave.models.fields import decode_json
 
 WHERE = "shop.jobs.pay"
@@ -240,8 +239,3 @@ def test_a_local_time_out_of_range_is_refused(settings, at):
 def test_a_run_after_must_be_a_datetime(at):
     with pytest.raises(InvalidJob, match=r"must be a datetime, got .* For a delay add a timedelta to"):
         payload.check_run_after(at, WHERE)
-
-
-def test_the_lengths_are_those_of_the_columns():
-    assert payload.NAME_LENGTH == job_model.NAME_LENGTH
-    assert payload.QUEUE_LENGTH == job_model.QUEUE_LENGTH

@@ -51,7 +51,7 @@ def test_a_state_leads_to_these_and_no_others(state, next_states):
 def test_terminal_states_are_left_by_a_requeue_only():
     assert {state for state in JobState if state.is_terminal} == TERMINAL
     assert {state for state in TERMINAL if MOVES[state] == {READY}} == REQUEUEABLE
-    assert TERMINAL - REQUEUEABLE == {SUCCEEDED}
+    assert {SUCCEEDED} == TERMINAL - REQUEUEABLE
 
 
 def test_every_state_is_reached_from_the_two_in_which_jobs_begin():

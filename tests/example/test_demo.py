@@ -44,7 +44,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def row(output: str, start: str) -> str:
     """Return the line of the table that starts so, without the spaces between its columns."""
-    [found] = re.findall(rf"^{start}\b.*", output, re.MULTILINE)
+    [found] = re.findall(rf"^{start}.*", output, re.MULTILINE)
     return " ".join(str(found).split())
 
 
@@ -61,7 +61,7 @@ def test_the_demo_shows_what_is_promised() -> None:
     assert "refused=succeeded" in done.stdout
     assert "2 calls, 1 key A was killed" in row(done.stdout, r"7 +send_receipt +succeeded")
     assert "2 calls, 1 key B was frozen" in row(done.stdout, r"12 +send_receipt +succeeded")
-    assert "rolled back" in row(done.stdout, "13 ")
+    assert "rolled back" in row(done.stdout, r"13 +- ")
     assert "cancelled" in row(done.stdout, r"3 +pack_parcel")
     assert "dead-lettered 1 abandoned D1" in row(done.stdout, r"5 +print_label")
     assert "3 abandoned D3" in done.stdout

@@ -1,0 +1,118 @@
+"""Async handlers: one event loop in a thread, and a slot for each that runs.
+
+asgiref runs the synchronous parts of a coroutine, database queries above all, in one thread for the whole
+process, where one handler's transaction would take in another's writes. So each slot has a thread-sensitive
+context, and with it a thread and connections, of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+
+from django_backwave.worker.connections import Hygiene
+from django_backwave.worker.handlers import touch_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from django_backwave.core.protocol import Report
+    from django_backwave.worker.execution import Execution
+
+logger = logging.getLogger("django_backwave.worker")
+
+#: The tasks that the handler of this context has begun.
+_offspring: contextvars.ContextVar[set[asyncio.Task[Any]] | None] = contextvars.ContextVar(
+    "backwave_offspring", default=None
+)
+
+
+class Coroutines:
+    """Runs async handlers, as many at once as are submitted, each in a slot that is used again."""
+
+    def __init__(self, *, finished: Callable[[Report], None]) -> None:
+        """Take the callback for ended attempts; it is called in the loop's thread."""
+        self._finished = finished
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(_task_factory)
+        self._idle: list[asyncio.Queue[Execution]] = []
+        self._slots: set[asyncio.Task[None]] = set()
+        self.thread = threading.Thread(target=self._run, name="backwave-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the loop's thread."""
+        self.thread.start()
+
+    def submit(self, execution: Execution) -> None:
+        """Run an attempt. Safe from any thread."""
+        self._loop.call_soon_threadsafe(self._place, execution)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                # SystemExit in a task that a handler began, and left alone, ends `run_forever`.
+                logger.exception("action=loop_interrupted: a handler's own task raised")
+
+    def _place(self, execution: Execution) -> None:
+        if self._idle:
+            inbox = self._idle.pop()
+        else:
+            inbox = asyncio.Queue()
+            slot = self._loop.create_task(self._serve(inbox), context=contextvars.Context())
+            self._slots.add(slot)
+        inbox.put_nowait(execution)
+
+    async def _serve(self, inbox: asyncio.Queue[Execution]) -> None:
+        async with ThreadSensitiveContext() as mine:
+            hygiene = Hygiene()
+            touch_shared()
+            base = contextvars.copy_context()
+            while True:
+                execution = await inbox.get()
+                await _in_own_thread(mine, hygiene.before)
+                report = await self._attempt(execution, base.copy())
+                # Runs behind whatever the handler left in its thread: so it has really stopped now.
+                await _in_own_thread(mine, hygiene.after)
+                self._idle.append(inbox)
+                self._finished(report)
+
+    async def _attempt(self, execution: Execution, context: contextvars.Context) -> Report:
+        offspring: set[asyncio.Task[Any]] = set()
+        context.run(_offspring.set, offspring)
+        task = self._loop.create_task(execution.arun(), context=context)
+        execution.interrupt = partial(self._loop.call_soon_threadsafe, task.cancel)
+        report = await task
+        execution.interrupt = None
+        while left := [one for one in offspring if one is not task and not one.done()]:
+            for one in left:
+                one.cancel()
+            await asyncio.wait(left)
+        return report
+
+
+async def _in_own_thread(context: ThreadSensitiveContext, function: Callable[[], None]) -> None:
+    """Run a function in a slot's thread, if it has one: a handler that never left the loop has none."""
+    if context in SyncToAsync.context_to_thread_executor:
+        await sync_to_async(function, thread_sensitive=True)()
+
+
+def _task_factory(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
+) -> asyncio.Task[Any]:
+    """Make tasks as asyncio does, and note those that a handler begins."""
+    context = options.get("context")
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    offspring = context.get(_offspring) if context is not None else _offspring.get()
+    if offspring is not None:
+        offspring.add(task)
+        task.add_done_callback(offspring.discard)
+    return task
