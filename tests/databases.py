@@ -65,6 +65,8 @@ def default_database() -> dict[str, Any]:
     if not url:
         raise ValueError(f"Set {server} to a server's URL; only pytest can do without it.")
     database = parse_url(url)
+    if chosen() == "mysql":
+        _use_pymysql(database)
     if name:
         database["NAME"] = name
     return database
@@ -90,6 +92,15 @@ def child_environment(**changes: str) -> dict[str, str]:
         "BACKWAVE_TEST_OTHER_NAME": names["other"],
         **changes,
     }
+
+
+def _use_pymysql(database: dict[str, Any]) -> None:
+    """Let the pure-Python driver stand in for mysqlclient, which needs a compiler to install."""
+    import pymysql
+
+    pymysql.install_as_MySQLdb()
+    database["OPTIONS"] |= {"charset": "utf8mb4"}
+    database["TEST"] = {"CHARSET": "utf8mb4"}
 
 
 def _sqlite(alias: str, name: str | None) -> dict[str, Any]:

@@ -347,7 +347,7 @@ class Driver:
         room = self._room()
         if not self._may_claim() or not self._rotation or room <= 0:
             return []
-        waited = self._room_since is not None and now - self._room_since >= LINGER
+        waited = self._room_since is not None and now >= self._room_since + LINGER
         if not waited and self._running() and room * 2 < self.options.concurrency:
             return []  # more slots will be free in a moment: one claim for all of them
         self._claiming = Claim(self._rotation.next(), room)

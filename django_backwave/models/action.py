@@ -27,6 +27,7 @@ class Action(models.Model):
 
         verbose_name = _("action")
         verbose_name_plural = _("actions")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         """Say it in one line."""

@@ -52,6 +52,7 @@ class Attempt(models.Model):
 
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
         constraints = (models.UniqueConstraint(name="backwave_attempt_number", fields=["job", "number"]),)
 
     def __str__(self) -> str:

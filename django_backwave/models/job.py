@@ -69,10 +69,19 @@ class Job(models.Model):
     output = JSONTextField(_("output"), null=True)
 
     class Meta:
-        """Small indexes, one a purpose, and the one rule that the database itself can hold."""
+        """Small indexes, one a purpose, and the one rule that the database itself can hold.
+
+        Nobody adds, changes or deletes rows by hand; what operators may do has permissions of its own.
+        """
 
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        default_permissions = ("view",)
+        permissions = (
+            ("view_payload", "Can view payload, output and errors of jobs"),
+            ("cancel_job", "Can cancel jobs"),
+            ("requeue_job", "Can requeue jobs"),
+        )
         indexes = (
             StateIndex(
                 name="backwave_claim",

@@ -60,3 +60,4 @@ class Lease(Job):
         proxy = True
         verbose_name = _("lease")
         verbose_name_plural = _("leases")
+        default_permissions = ("view",)

@@ -27,6 +27,7 @@ class Worker(models.Model):
 
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         """Return the worker's name: host, process id and a random part."""

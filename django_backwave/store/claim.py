@@ -12,7 +12,7 @@ from datetime import UTC
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import ExpressionWrapper, F, Min, TextField
 
 from django_backwave.core.protocol import Claimed
@@ -20,7 +20,7 @@ from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job, Lease
 from django_backwave.store import clock
-from django_backwave.store.locking import is_postgres, unlocked
+from django_backwave.store.locking import is_postgres, unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -170,7 +170,7 @@ def _scan_postgres(queues: Sequence[str] | None, *, using: str, now: datetime | 
 def _claim_portable(
     queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None
 ) -> list[Claimed]:
-    with transaction.atomic(using=using):
+    with writing(using):
         at = clock.read(using, now)
         picked: list[UUID] = []
         for priority in _priorities(queue, using):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
-
 from django_backwave.core.outcome import CANCEL_CAUSE, Abandoned, Decision, Numbers, decide
 from django_backwave.core.policy import Backoff
 from django_backwave.core.protocol import Key
 from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.models import Attempt, Lease
 from django_backwave.store import clock
-from django_backwave.store.locking import unlocked
+from django_backwave.store.locking import unlocked, writing
 from django_backwave.store.retention import trim_attempts
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ def expire(
     its failures are used up, or CANCELLED when that was requested. Needs no handler: the row says it all.
     ``jitter`` draws a random number in [0, 1).
     """
-    with transaction.atomic(using=using):
+    with writing(using):
         at = clock.read(using, now)
         lapsed = Lease.objects.using(using).expired(at).order_by("lease_expires_at")[:limit]
         leases = list(unlocked(lapsed.defer("payload"), using=using))

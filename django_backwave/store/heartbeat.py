@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import Value
 from django.db.models.functions import Coalesce
 
@@ -13,7 +13,7 @@ from django_backwave.core.protocol import Key, Renewal
 from django_backwave.models import Job, Lease, Worker
 from django_backwave.models.fields import InstantField
 from django_backwave.store import clock, fence
-from django_backwave.store.locking import is_postgres, single_statement, unlocked
+from django_backwave.store.locking import is_postgres, single_statement, unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def _renew_portable(
     now: datetime | None,
 ) -> dict[Key, Renewal]:
     renewals = {}
-    with transaction.atomic(using=using):
+    with writing(using):
         leases = Lease.objects.using(using).of([key.job_id for key in held]).order_by("pk")
         rows = unlocked(leases, using=using).values_list(
             "pk", "attempt", "lease_seconds", "cancel_requested_at"

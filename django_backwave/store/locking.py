@@ -6,12 +6,16 @@ SKIP LOCKED, so that one locked row neither blocks a batch nor closes a circle o
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
+from django_backwave.models import Job
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from django.db.models import Model, QuerySet
 
 
@@ -39,6 +43,29 @@ def _locking[AnyModel: Model](
     if features.has_select_for_no_key_update:
         options["no_key"] = True  # nothing here changes a key, so inserts that point at it may go on
     return rows.select_for_update(**options)
+
+
+@contextmanager
+def writing(using: str) -> Iterator[None]:
+    """Open a transaction (a savepoint inside the caller's) in which job rows are written.
+
+    MySQL is told to find the rows of an UPDATE by their primary key. Left to itself it may walk an index on
+    the state instead, and then waits for every locked row on its way, whether or not that row is wanted.
+    """
+    connection = connections[using]
+    with ExitStack() as stack:
+        if connection.vendor == "mysql":
+            stack.enter_context(connection.execute_wrapper(_by_primary_key))
+        stack.enter_context(transaction.atomic(using=using))
+        yield
+
+
+def _by_primary_key(
+    execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    table = context["connection"].ops.quote_name(Job._meta.db_table)
+    hinted = sql.replace(f"UPDATE {table} SET", f"UPDATE {table} FORCE INDEX (PRIMARY) SET", 1)
+    return execute(hinted, params, many, context)
 
 
 def has_row_locks(using: str) -> bool:

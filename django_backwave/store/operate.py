@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
 from django.db.models.functions import Coalesce
 
@@ -16,7 +15,7 @@ from django_backwave.core.states import REQUEUEABLE, JobState
 from django_backwave.models import Action, Job
 from django_backwave.models.fields import ExactTextField
 from django_backwave.store import clock
-from django_backwave.store.locking import waiting
+from django_backwave.store.locking import waiting, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +36,7 @@ def cancel(
     at its next heartbeat, and unless it succeeds first the job ends CANCELLED. Finished jobs stay as they
     are. Joins the caller's transaction. What was done is recorded under ``actor``, if that is given.
     """
-    with transaction.atomic(using=using):
+    with writing(using):
         states = _locked_states(job_ids, using)
         pending = Q(state__in=_PENDING)
         at = clock.instant(using, now)
@@ -85,7 +84,7 @@ def requeue(
     fence's epoch and never falls. Joins the caller's transaction. What was done is recorded under
     ``actor``, if that is given.
     """
-    with transaction.atomic(using=using):
+    with writing(using):
         states = _locked_states(job_ids, using)
         at = clock.instant(using, now)
         Job.objects.using(using).filter(pk__in=states, state__in=_REQUEUEABLE).update(

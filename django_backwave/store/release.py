@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.db import transaction
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
 
 from django_backwave.core.outcome import CANCEL_CAUSE
@@ -13,7 +12,7 @@ from django_backwave.core.states import JobState
 from django_backwave.models import Lease
 from django_backwave.models.fields import ExactTextField
 from django_backwave.store import clock, fence
-from django_backwave.store.locking import unlocked
+from django_backwave.store.locking import unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,7 +27,7 @@ def release_unknown(
     Costs no failure and leaves no attempt row: their handlers never started. Only to be called while none
     of the worker's claims is under way. A job whose cancel was requested becomes CANCELLED.
     """
-    with transaction.atomic(using=using):
+    with writing(using):
         leases = Lease.objects.using(using).held_by(worker).order_by("pk")
         rows = unlocked(leases, using=using).values_list("pk", "attempt")
         unknown = [key for key in (Key(*row) for row in rows) if key not in known]

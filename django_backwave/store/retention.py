@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.db import transaction
 from django.db.models import Q
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Attempt, Job, Worker
 from django_backwave.store import clock
-from django_backwave.store.locking import unlocked
+from django_backwave.store.locking import unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -68,7 +67,7 @@ def _old(keep_done: float | None, keep_dead: float | None, at: datetime) -> Iter
 
 
 def _delete_slice(old: Q, limit: int, *, using: str) -> int:
-    with transaction.atomic(using=using):
+    with writing(using):
         ended = Job.objects.using(using).filter(old).order_by("finished_at")[:limit]
         ids = list(unlocked(ended, using=using).values_list("pk", flat=True))
         if not ids:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Coalesce
 
@@ -27,7 +27,7 @@ from django_backwave.models import Attempt, Job, Lease
 from django_backwave.models.fields import EncodedJSON, InstantField
 from django_backwave.store import clock, fence
 from django_backwave.store.errors import refuses_data
-from django_backwave.store.locking import is_postgres, single_statement, unlocked
+from django_backwave.store.locking import is_postgres, single_statement, unlocked, writing
 from django_backwave.store.retention import trim_attempts
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _unmatched(entries: list[_Entry], *, worker: str, using: str, now: datetime 
 
 def _applied_before(keys: list[Key], *, worker: str, using: str) -> dict[Key, Verdict]:
     job_ids = [key.job_id for key in keys]
-    with transaction.atomic(using=using):
+    with writing(using):
         jobs = Job.objects.using(using).filter(pk__in=job_ids).order_by("pk")
         free = set(unlocked(jobs, using=using).values_list("pk", flat=True))
         there = set(jobs.values_list("pk", flat=True))
@@ -267,7 +267,7 @@ def _write_groups(
 ) -> set[Key]:
     groups: defaultdict[Hashable, list[_Entry]] = defaultdict(list)
     matched: list[_Entry] = []
-    with transaction.atomic(using=using):
+    with writing(using):
         for entry in _free_entries(entries, using):
             groups[group_key(entry)].append(entry)
         at = clock.read(using, now)
