@@ -41,7 +41,7 @@ STATUSES: dict[JobState, TaskResultStatus] = {
 
 
 # Equality stays Django's: two readings of one job compare by what Django's result has.
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in the stubs
     """A job as its row stood when it was read; ``refresh()`` reads it again.
 
@@ -55,6 +55,10 @@ class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in t
 
     def __post_init__(self) -> None:
         """Leave the arguments as they are: they come out of JSON."""
+
+    def __repr__(self) -> str:
+        """Say which job this is and how it stood; arguments stay out of logs."""
+        return f"<JobResult {self.id} {self.task.module_path}: {self.state.label}>"
 
     @property
     def output(self) -> Any:

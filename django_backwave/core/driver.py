@@ -56,7 +56,7 @@ LINGER = 0.02
 EAGER = 0.025
 
 #: Seconds between sweeps, and between prunes.
-SWEEP_EVERY, PRUNE_EVERY = 5.0, 60.0
+SWEEP_EVERY, PRUNE_EVERY = 4.0, 60.0
 
 #: The longest time, in seconds, between two heartbeats, so that cancel is quick.
 BEAT_EVERY = 5.0

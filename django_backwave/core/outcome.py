@@ -152,7 +152,7 @@ def _failure(numbers: Numbers, error: ErrorInfo, *, final: bool, jitter: float) 
         outcome=AttemptOutcome.FAILED,
         failures=failures,
         due_in=None if dead else numbers.backoff.delay(failures, jitter=jitter),
-        cause=f"gave up: {cause}" if final else cause,
+        cause=cause,
         error=error,
         recorded=True,
     )

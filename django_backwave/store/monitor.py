@@ -93,7 +93,8 @@ def _lanes_sql(table: str, *, one: bool) -> str:
     return f"""
         WITH RECURSIVE held AS ({queues}), lane AS (
             SELECT held.queue,
-                   (SELECT j.priority {ready} AND j.queue = held.queue ORDER BY j.priority LIMIT 1) AS priority
+                   (SELECT j.priority {ready} AND j.queue = held.queue ORDER BY j.priority LIMIT 1)
+                       AS priority
               FROM held WHERE held.queue IS NOT NULL
              UNION ALL
             SELECT lane.queue,

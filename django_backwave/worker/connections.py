@@ -124,6 +124,8 @@ class Hygiene:
 
 def _clean(connection: Any) -> bool:
     """Return whether the next job may use a connection as it is."""
+    if _lost(connection):
+        return False
     if connection.in_atomic_block or not connection.autocommit or _in_transaction(connection):
         logger.warning(
             "action=transaction_left_open database=%s: rolled back; a handler must end what it begins",
@@ -141,6 +143,18 @@ def _clean(connection: Any) -> bool:
         connection.errors_occurred = False
         return bool(connection.is_usable())
     return True
+
+
+def _lost(connection: Any) -> bool:
+    """Ask the driver, without a round trip, whether a connection was closed behind Django's back."""
+    raw = connection.connection
+    if connection.vendor == "postgresql":
+        return bool(raw.closed)
+    try:
+        getattr(raw, "in_transaction", False)
+    except Exception:  # SQLite refuses even this question once it is closed
+        return True
+    return False
 
 
 def _in_transaction(connection: Any) -> bool:

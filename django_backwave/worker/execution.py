@@ -29,6 +29,7 @@ from django_backwave.worker import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from django_backwave.jobs import BackWaveTask
 
@@ -96,7 +97,7 @@ class Execution:
             return Unroutable(f"no handler here is named {self.job.name!r}")
         try:
             args, kwargs = _arguments(self.job.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return Unroutable(f"the payload is not of the form this version reads: {error}")
         misfit = registry.binds(task, args, kwargs)
         if misfit is not None:
@@ -122,6 +123,7 @@ class Execution:
             return Snoozed(error.seconds)
         if _means_stop(error) and self.switch.reason is not None:
             return self._stopped()
+        error.__traceback__ = _beyond_us(error.__traceback__)
         self.error = error
         return Failed(describe(error), final=isinstance(error, GiveUp) or task.is_final(error))
 
@@ -171,16 +173,24 @@ def _means_stop(error: BaseException) -> bool:
     return isinstance(error, Stopped | CancelledError)
 
 
+def _beyond_us(frames: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in the handler: our own frames say nothing."""
+    theirs = frames
+    while theirs is not None and theirs.tb_frame.f_code.co_filename == __file__:
+        theirs = theirs.tb_next
+    return theirs or frames
+
+
 def describe(error: BaseException) -> ErrorInfo:
     """Return an exception as text that every database takes."""
     kind = type(error)
     try:
         message = str(error)
-    except Exception as broken:
+    except BaseException as broken:  # SystemExit would end the thread
         message = f"<its __str__ raised {type(broken).__name__}>"
     try:
         told = "".join(traceback.format_exception(error))
-    except Exception as broken:
+    except BaseException as broken:
         told = f"<formatting the traceback raised {type(broken).__name__}>"
     return ErrorInfo(
         class_path=storable(f"{kind.__module__}.{kind.__qualname__}"),

@@ -164,8 +164,8 @@ class Worker:
     def run(self) -> int:
         """Work until drained, stopped or broken; return 0, or 1 if a thread of the worker died."""
         threads = self._threads()
-        self._log_start()
         previous = self._catch_signals()
+        self._log_start()
         try:
             self.notifier.start()
             self._handlers.start()

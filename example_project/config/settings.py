@@ -31,6 +31,7 @@ TEMPLATES = [
 DATABASES = {"default": database(os.environ.get("DATABASE_URL") or f"sqlite:///{BASE_DIR}/shop.sqlite3")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
+TIME_ZONE = "UTC"
 
 # Where the stand-in for a payment gateway writes down each call; see shop/gateway.py.
 GATEWAY_FILE = Path(os.environ.get("SHOP_GATEWAY_FILE") or BASE_DIR / "gateway.jsonl")

@@ -10,7 +10,8 @@ import pytest
 from django.core.checks import run_checks
 
 from django_backwave import conf, registry
-from django_backwave.checks import RULES, check_handlers, check_settings
+from django_backwave.checks import check_handlers, check_settings
+from django_backwave.checks.settings import RULES
 from django_backwave.jobs import BackWaveTask
 
 

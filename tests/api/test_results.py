@@ -12,8 +12,8 @@ from django_backwave import JobState
 from django_backwave.compat import TaskResultDoesNotExist, TaskResultMismatch, TaskResultStatus
 from django_backwave.core.outcome import ErrorInfo, Failed, Released, Snoozed, Succeeded
 from django_backwave.core.protocol import CancelResult, Report
-from django_backwave.models import Job
 from django_backwave.exceptions import AttemptAbandoned
+from django_backwave.models import Job
 from django_backwave.results import STATUSES
 from django_backwave.store.claim import claim
 from django_backwave.store.clock import after, read
@@ -120,7 +120,7 @@ def test_an_abandoned_attempt_is_an_error_of_ours():
 
     [error] = result.errors
     assert error.exception_class is AttemptAbandoned
-    assert error.traceback == ("django_backwave.exceptions.AttemptAbandoned: attempt 1 of a: its lease lapsed\n")
+    assert error.traceback.endswith(".AttemptAbandoned: attempt 1 of a: its lease lapsed\n")
     assert (result.state, result.worker_ids) == (JobState.READY, ["a"])
 
 

@@ -17,7 +17,7 @@ from shop.demo.processes import Workers
 from shop.demo.show import DemoFailed
 from shop.models import Order
 
-COLUMNS = (("order", 5), ("job", 12), ("state", 13), ("attempts", 15), ("gateway", 16), ("why", 29))
+COLUMNS = (("order", 5), ("job", 12), ("state", 13), ("attempts", 14), ("gateway", 14), ("why", 31))
 
 
 def customer(number: int) -> str:

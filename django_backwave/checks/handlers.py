@@ -1,4 +1,4 @@
-"""System checks: what is wrong with the settings and the handlers, before it is wrong at night."""
+"""Checks of the handlers: their names, and whether a worker finds them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,21 @@ import ast
 import inspect
 import sys
 from contextlib import suppress
-from datetime import timedelta
 from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
-from django.db import connections
 from django.urls import get_resolver
 
-from django_backwave import conf, discovery, registry
+from django_backwave import discovery, registry
+from django_backwave.checks.settings import is_names
 from django_backwave.exceptions import DuplicateJobName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from types import ModuleType
-
-
-@register()
-def check_settings(**_: Any) -> list[CheckMessage]:
-    """Report unknown keys of ``BACKWAVE`` (E001) and values that cannot be used (E002)."""
-    given = getattr(settings, "BACKWAVE", {})
-    if not isinstance(given, dict):
-        return [
-            Error(
-                f"BACKWAVE must be a dict of settings, got {type(given).__name__}.",
-                hint='For example: BACKWAVE = {"MODULES": ["shop.receipts"]}.',
-                id="django_backwave.E002",
-            )
-        ]
-    return [*_unknown_keys(given), *_wrong_values(given)]
 
 
 @register()
@@ -60,28 +44,9 @@ def check_handlers(**_: Any) -> list[CheckMessage]:
     return list(_out_of_reach(found))
 
 
-def _unknown_keys(given: dict[str, Any]) -> Iterator[CheckMessage]:
-    for key in given.keys() - conf.DEFAULTS.keys():
-        yield Error(
-            f"BACKWAVE has the unknown key {key!r}.",
-            hint=f"The keys are: {', '.join(sorted(conf.DEFAULTS))}.",
-            id="django_backwave.E001",
-        )
-
-
-def _wrong_values(given: dict[str, Any]) -> Iterator[CheckMessage]:
-    for key, (holds, rule) in RULES.items():
-        if key in given and not holds(given[key]):
-            yield Error(
-                f"BACKWAVE[{key!r}] must be {rule}, got {given[key]!r}.",
-                hint=f"The default is {conf.DEFAULTS[key]!r}.",
-                id="django_backwave.E002",
-            )
-
-
 def _modules_can_be_read() -> bool:
     given = getattr(settings, "BACKWAVE", {})
-    return isinstance(given, dict) and _is_names(given.get("MODULES", []))
+    return isinstance(given, dict) and is_names(given.get("MODULES", []))
 
 
 def _import_failure(error: ImportError) -> CheckMessage:
@@ -142,42 +107,3 @@ def _imports(module: ModuleType) -> Iterator[str]:
             base = resolve_name("." * node.level + (node.module or ""), module.__package__)
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value)
-
-
-def _is_duration(value: Any, least: float = 0.0) -> bool:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    return is_number and seconds >= least and 0 < seconds < float("inf")
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-_DURATION = (_is_duration, "a positive number of seconds or a timedelta")
-_DURATION_OR_NONE = (
-    lambda value: value is None or _is_duration(value),
-    "a positive number of seconds, a timedelta, or None",
-)
-_SIZE = (_is_size, "a positive number of bytes")
-
-#: For each key of BACKWAVE: whether a value can be used, and the rule in words.
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "DATABASE": (
-        lambda value: value is None or (isinstance(value, str) and value in connections.settings),
-        "an alias of DATABASES, or None",
-    ),
-    "MODULES": (_is_names, "a list of module names"),
-    "ALLOW_SEPARATE_TRANSACTION": (lambda value: isinstance(value, bool), "True or False"),
-    "MAX_PAYLOAD": _SIZE,
-    "MAX_OUTPUT": _SIZE,
-    "LEASE": (lambda value: _is_duration(value, 1), "at least one second, or a timedelta"),
-    "POLL": _DURATION,
-    "UNROUTABLE_GRACE": _DURATION,
-    "KEEP_DONE": _DURATION_OR_NONE,
-    "KEEP_DEAD": _DURATION_OR_NONE,
-}

@@ -1,0 +1,8 @@
+"""The Django admin: jobs, leases, workers and operator actions. Importing it registers the pages."""
+
+from django_backwave.admin.actions import ActionAdmin
+from django_backwave.admin.jobs import JobAdmin
+from django_backwave.admin.leases import LeaseAdmin
+from django_backwave.admin.workers import WorkerAdmin
+
+__all__ = ["ActionAdmin", "JobAdmin", "LeaseAdmin", "WorkerAdmin"]

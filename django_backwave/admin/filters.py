@@ -1,0 +1,130 @@
+"""The filters of the lists: states to choose from; queues, names and workers to type.
+
+What can be typed is not looked up in the jobs' table: a DISTINCT would read millions of rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.utils.translation import gettext_lazy as _
+
+from django_backwave import registry
+from django_backwave.backend import jobs_database
+from django_backwave.core.states import JobState
+from django_backwave.models.job import STATE_LABELS
+from django_backwave.store import monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from django.contrib.admin.views.main import ChangeList
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+#: How many suggestions a typed filter makes, at most.
+MOST_SUGGESTIONS = 200
+
+STATES = {state.label: state for state in JobState}
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Jobs of one state."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Offer every state."""
+        return [(label, STATE_LABELS[state]) for label, state in STATES.items()]
+
+    def value(self) -> str | None:
+        """Return the state's label, if it is one."""
+        value = super().value()
+        if value is not None and value not in STATES:
+            raise IncorrectLookupParameters(value)
+        return value
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the jobs of that state."""
+        value = self.value()
+        return queryset if value is None else queryset.filter(state=STATES[value].value)
+
+
+class TypedFilter(admin.SimpleListFilter):
+    """A filter that is typed, with suggestions."""
+
+    template = "admin/django_backwave/typed_filter.html"
+    column = ""
+    lookup = "exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return one entry, so that Django shows the filter at all."""
+        return [("", "")]
+
+    def value(self) -> str | None:
+        """Return what was typed, None for nothing."""
+        value = (super().value() or "").strip()
+        if "\0" in value:
+            raise IncorrectLookupParameters(value)
+        return value or None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep what fits."""
+        value = self.value()
+        return queryset if value is None else queryset.filter(**{f"{self.column}__{self.lookup}": value})
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Yield what the template needs: the value, suggestions, and the other filters to keep."""
+        others = {name: value for name, value in changelist.params.items() if name != self.parameter_name}
+        yield {
+            "name": self.parameter_name,
+            "value": self.value() or "",
+            "suggestions": sorted(self.suggestions())[:MOST_SUGGESTIONS],
+            "others": others,
+            "clear": changelist.get_query_string(remove=[str(self.parameter_name)]),
+        }
+
+    def suggestions(self) -> Collection[str]:
+        """Return values that are likely to exist, found without reading many rows."""
+        return ()
+
+
+class QueueFilter(TypedFilter):
+    """Jobs of one queue."""
+
+    title = _("queue")
+    parameter_name = column = "queue"
+
+    def suggestions(self) -> Collection[str]:
+        """Return queues with ready jobs, those that workers serve, and those that code names."""
+        using = jobs_database()
+        lanes = monitor.ready_lanes(limit=MOST_SUGGESTIONS, using=using)
+        served = {queue for worker in monitor.live_workers(using=using) for queue in worker.queues or ()}
+        return {lane[0] for lane in lanes} | served | {task.queue_name for task in registry.tasks()}
+
+
+class NameFilter(TypedFilter):
+    """Jobs whose name contains some text."""
+
+    title = _("name")
+    parameter_name = column = "name"
+    lookup = "contains"
+
+    def suggestions(self) -> Collection[str]:
+        """Return the names that workers serve, and those that code defines."""
+        workers = monitor.live_workers(using=jobs_database())
+        return {name for worker in workers for name in worker.names} | set(registry.names())
+
+
+class WorkerFilter(TypedFilter):
+    """Leases of one worker."""
+
+    title = _("worker")
+    parameter_name = column = "worker"
+
+    def suggestions(self) -> Collection[str]:
+        """Return the live workers."""
+        return {worker.name for worker in monitor.live_workers(using=jobs_database())}
