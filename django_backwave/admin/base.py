@@ -34,7 +34,7 @@ class ReadOnlyAdmin(ModelAdmin):
     """An admin of rows that nobody adds, changes or deletes by hand."""
 
     change_list_template = "admin/django_backwave/change_list.html"
-    list_per_page = 100
+    list_per_page = 50
     list_max_show_all = 0
     paginator = FirstPage
     show_full_result_count = False

@@ -136,10 +136,22 @@ def _read(
         if stop is not None:
             lanes = [lane.filter(walk.side(stop, beyond=False, forward=forward)) for lane in lanes]
         lanes = [lane.filter(walk.rest) for lane in lanes]
-    found = [row for lane in lanes for row in lane[: size + 1]]
-    if len(lanes) > 1:
-        found.sort(key=lambda row: walk.rank(walk.position(row)), reverse=walk.descending is forward)
-    return found[: size + 1], stop
+    found = _merged(rows, lanes, walk, size=size + 1, forward=forward) if lanes else []
+    return found, stop
+
+
+def _merged(
+    rows: QuerySet[Any], lanes: Sequence[QuerySet[Any]], walk: Walk, *, size: int, forward: bool
+) -> list[Any]:
+    """Return the first rows of all lanes together."""
+    if len(lanes) == 1:
+        return list(lanes[0][:size])
+    # Only keys are read of what may not be shown.
+    places = [place for lane in lanes for place in _places(lane[:size], walk)]
+    places.sort(key=walk.rank, reverse=walk.descending is forward)
+    found = {row.pk: row for row in rows.filter(pk__in=[place.pk for place in places[:size]])}
+    # A row that a worker took in between has left its lane, and is shown where it stood.
+    return [found[place.pk] for place in places[:size] if place.pk in found]
 
 
 def _window_end(lanes: Sequence[QuerySet[Any]], walk: Walk, *, forward: bool) -> Position | None:
@@ -147,14 +159,19 @@ def _window_end(lanes: Sequence[QuerySet[Any]], walk: Walk, *, forward: bool) ->
     if not lanes:
         return None
     last = WINDOW // len(lanes) - 1
-    ends = []
+    ends: list[Position] = []
     for lane in lanes:
-        for values in lane.values_list(*filter(None, (walk.key, "pk")))[last : last + 1]:
-            ends.append(Position(values[0] if walk.key else None, values[-1]))
+        ends += _places(lane[last : last + 1], walk)
     if not ends:
         return None
     nearest = max if walk.descending is forward else min
     return nearest(ends, key=walk.rank)
+
+
+def _places(rows: QuerySet[Any], walk: Walk) -> list[Position]:
+    if walk.key is None:
+        return [Position(None, pk) for pk in rows.values_list("pk", flat=True)]
+    return [Position(at, pk) for at, pk in rows.values_list(walk.key, "pk")]
 
 
 class FirstPage(Paginator):  # type: ignore[type-arg] # not generic at run time

@@ -6,15 +6,20 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
+from django.utils.autoreload import file_changed, run_with_reloader
 
 from django_backwave import conf
-from django_backwave.core.driver import Options
+from django_backwave.core.driver import FLUSH_GRACE, STOP_GRACE, Options
 from django_backwave.discovery import discover
 from django_backwave.management.arguments import seconds, whole
 from django_backwave.management.database import usable_database
 from django_backwave.worker.worker import Worker, end_process
+
+#: Seconds that a handler may go on when code has changed, before it is told to stop.
+RELOAD_PATIENCE = 2.0
 
 
 class Command(BaseCommand):
@@ -22,6 +27,7 @@ class Command(BaseCommand):
 
     help = "Run background jobs. SIGTERM or SIGINT stops it in order; a second one at once."
     _ends_process = False
+    _worker: Worker | None = None
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options; all durations are seconds."""
@@ -74,18 +80,30 @@ class Command(BaseCommand):
             help="Touched as long as the worker's own threads make progress; for liveness probes.",
         )
 
+        add(
+            "--reload",
+            action="store_true",
+            help="Start anew whenever code changes. Only under DEBUG.",
+        )
+
     def run_from_argv(self, argv: list[str]) -> None:
         """Remember that this process is ours to end."""
         self._ends_process = True
         super().run_from_argv(argv)
 
     def handle(self, **options: Any) -> None:
-        """Build the worker and run it."""
+        """Run a worker, or one after another while code changes."""
         _log_to_console(options["verbosity"])
+        if options["reload"]:
+            self._reload(**options)
+        else:
+            self._work(**options)
+
+    def _work(self, **options: Any) -> None:
         discover()
         using = usable_database(options["database"])
         connections[using].close()  # the worker's threads open their own
-        worker = Worker(
+        self._worker = Worker(
             Options(
                 queues=tuple(dict.fromkeys(options["queues"])) if options["queues"] else None,
                 concurrency=options["concurrency"],
@@ -99,11 +117,27 @@ class Command(BaseCommand):
             heartbeat_file=options["heartbeat_file"],
         )
         _try_heartbeat_file(options["heartbeat_file"])
-        code = worker.run()
-        if self._ends_process:
+        code = self._worker.run()
+        if self._ends_process and not options["reload"]:
             end_process(code)
         if code:
             raise CommandError("A thread of the worker died; see the log.", returncode=code)
+
+    def _reload(self, **options: Any) -> None:
+        if not settings.DEBUG:
+            raise CommandError("--reload is for development: it needs DEBUG = True.")
+        options["shutdown_timeout"] = min(options["shutdown_timeout"], RELOAD_PATIENCE)
+        file_changed.connect(self._stop)
+        try:
+            run_with_reloader(self._work, **options)
+        finally:
+            self._stop()
+
+    def _stop(self, **_: Any) -> None:
+        """Have the worker hand back what it holds, before its process is replaced."""
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker.exited.wait(RELOAD_PATIENCE + STOP_GRACE + FLUSH_GRACE)
 
 
 def _try_heartbeat_file(path: Path | None) -> None:
