@@ -10,10 +10,13 @@ DATABASES := sqlite postgres $(if $(BACKWAVE_TEST_MYSQL_URL),mysql)
 # More arguments for pytest, for example: make test-postgres PYTEST="-k fence -x"
 PYTEST :=
 
+# Where `make shop` listens.
+PORT := 8000
+
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo test $(DATABASES:%=test-%) quick check format clean
+.PHONY: help venv demo shop test $(DATABASES:%=test-%) quick check docs format clean
 
 help: ## show this list
 	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -36,6 +39,10 @@ $(READY): pyproject.toml
 demo: $(READY) ## run the example shop through crashes and freezes, and show what became of each job
 	$(BIN)/python example_project/manage.py demo
 
+# On SQLite in example_project/var, whatever database the environment names.
+shop: $(READY) ## open the example shop in a browser, with a worker and the admin; PORT=8001 for another port
+	@DATABASE_URL= $(BIN)/python example_project/manage.py shop --port $(PORT)
+
 test: $(READY) ## run all tests on every database; all of them run, also after a failure
 	@$(MAKE) --no-print-directory --keep-going $(DATABASES:%=test-%)
 
@@ -57,10 +64,14 @@ check: $(READY) ## check style, types, layers and migrations
 	$(BIN)/lint-imports
 	$(BIN)/python tests/manage.py makemigrations --check --dry-run
 
+docs: $(READY) ## build the site in build/docs; any warning is an error
+	$(BIN)/sphinx-build -q -n -W --keep-going -d build/doctrees docs build/docs
+
 format: $(READY) ## bring the code into shape
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
 clean: ## remove whatever the other targets made
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf example_project/var/*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

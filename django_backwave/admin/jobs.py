@@ -55,7 +55,7 @@ def requeue_selected(model_admin: JobAdmin, request: HttpRequest, queryset: Quer
 class JobAdmin(ReadOnlyAdmin):
     """Shows jobs; changes them through the store's two doors for operators only."""
 
-    list_display = ("short_id", "name_column", "queue_column", "state_column", "tries", "when", "took")
+    list_display = ("short_id", "name_column", "state_column", "queue_column", "tries", "when", "took")
     list_display_links = ("short_id",)
     list_filter = (StateFilter, QueueFilter, NameFilter)
     list_defer = _SECRET
@@ -118,7 +118,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("attempt"))
     def tries(self, job: Job) -> SafeString:
         """The attempt's number, and the failures of the most that are allowed."""
-        failed = _("%(failures)d of %(most)d failed") % {"failures": job.failures, "most": job.max_attempts}
+        failed = _("%(failures)d/%(most)d failed") % {"failures": job.failures, "most": job.max_attempts}
         return display.two_lines(job.attempt, failed)
 
     @admin.display(description=_("due or finished"))

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _SHOWN = (
     "name",
+    "enqueued_at",
+    "finished_at",
     "queue",
     "state",
     "attempt",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import ValidationError
 from django.core.paginator import Page as DjangoPage
 from django.core.paginator import Paginator
+from django.db import connections
 from django.db.models import Q
 
 from django_backwave.instants import to_utc
@@ -147,31 +148,33 @@ def _merged(
     if len(lanes) == 1:
         return list(lanes[0][:size])
     # Only keys are read of what may not be shown.
-    places = [place for lane in lanes for place in _places(lane[:size], walk)]
+    places = _places([lane[:size] for lane in lanes], walk)
     places.sort(key=walk.rank, reverse=walk.descending is forward)
     found = {row.pk: row for row in rows.filter(pk__in=[place.pk for place in places[:size]])}
-    # A row that a worker took in between has left its lane, and is shown where it stood.
-    return [found[place.pk] for place in places[:size] if place.pk in found]
+    shown = [(found[place.pk], place) for place in places[:size] if place.pk in found]
+    for row, place in shown:
+        setattr(
+            row, str(walk.key), place.at
+        )  # a worker may have moved it in between: it stands where it stood
+    return [row for row, _ in shown]
 
 
 def _window_end(lanes: Sequence[QuerySet[Any]], walk: Walk, *, forward: bool) -> Position | None:
     """Return the nearest end of the lanes' shares of the window, None if all lanes end before."""
     if not lanes:
         return None
-    last = WINDOW // len(lanes) - 1
-    ends: list[Position] = []
-    for lane in lanes:
-        ends += _places(lane[last : last + 1], walk)
-    if not ends:
-        return None
+    last = max(1, WINDOW // len(lanes)) - 1
+    ends = _places([lane[last : last + 1] for lane in lanes], walk)
     nearest = max if walk.descending is forward else min
-    return nearest(ends, key=walk.rank)
+    return nearest(ends, key=walk.rank) if ends else None
 
 
-def _places(rows: QuerySet[Any], walk: Walk) -> list[Position]:
-    if walk.key is None:
-        return [Position(None, pk) for pk in rows.values_list("pk", flat=True)]
-    return [Position(at, pk) for at, pk in rows.values_list(walk.key, "pk")]
+def _places(slices: Sequence[QuerySet[Any]], walk: Walk) -> list[Position]:
+    """Return where the rows of these slices stand; in one round trip, if the database can."""
+    keys = [rows.values_list(*filter(None, (walk.key, "pk"))) for rows in slices]
+    if connections[keys[0].db].features.supports_slicing_ordering_in_compound and len(keys) > 1:
+        keys = [keys[0].union(*keys[1:], all=True)]
+    return [Position(values[0] if walk.key else None, values[-1]) for each in keys for values in each]
 
 
 class FirstPage(Paginator):  # type: ignore[type-arg] # not generic at run time

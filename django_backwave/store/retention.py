@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from django.db.models import Q
+from django.db import transaction
+from django.db.models import ProtectedError, Q, RestrictedError
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Attempt, Job, Worker
@@ -14,6 +16,8 @@ from django_backwave.store.locking import unlocked, writing
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from datetime import datetime
+
+    from django.db.models import QuerySet
 
     from django_backwave.core.protocol import Key
 
@@ -42,7 +46,7 @@ def prune(
 
     ``keep_done`` is for succeeded and cancelled jobs, ``keep_dead`` for dead-lettered and quarantined ones,
     in seconds; None keeps them for ever. Their attempts go in the same transaction, and so does whatever
-    another app's models hang on Job, by its own ``on_delete``.
+    another app's models hang on Job, by its own ``on_delete``; a job that it protects stays.
     """
     count = 0
     for old in _old(keep_done, keep_dead, clock.read(using, now)):
@@ -74,7 +78,22 @@ def _delete_slice(old: Q, limit: int, *, using: str) -> int:
             return 0
         # State and age again: where rows cannot be locked, one may have been requeued meanwhile.
         jobs = Job.objects.using(using).filter(old, pk__in=ids).only("pk")
-        return jobs.delete()[1].get(Job._meta.label, 0)
+        try:
+            with transaction.atomic(using=using):
+                return _delete(jobs)
+        except (ProtectedError, RestrictedError):
+            # Somebody's rows keep some of these jobs: the others go one by one.
+            return sum(_delete_unless_kept(jobs.filter(pk=pk), using) for pk in ids)
+
+
+def _delete(jobs: QuerySet[Job]) -> int:
+    return jobs.delete()[1].get(Job._meta.label, 0)
+
+
+def _delete_unless_kept(job: QuerySet[Job], using: str) -> int:
+    with suppress(ProtectedError, RestrictedError), transaction.atomic(using=using):
+        return _delete(job)
+    return 0
 
 
 def prune_workers(*, using: str, now: datetime | None = None) -> int:

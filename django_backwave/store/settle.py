@@ -37,10 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A report with what to write for it, as long as no cancel was requested."""
+    """A report with what to write for it, as long as no cancel was requested.
+
+    ``silent``: without a row in the history.
+    """
 
     report: Report
     decision: Decision
+    silent: bool = False
 
     @property
     def key(self) -> Key:
@@ -53,7 +57,7 @@ class _Entry:
 
     @property
     def recorded(self) -> bool:
-        return self.decision.recorded or self.report.started_after is not None
+        return not self.silent and (self.decision.recorded or self.report.started_after is not None)
 
 
 def settle(
@@ -93,13 +97,24 @@ def _write_or_split(entries: list[_Entry], *, worker: str, using: str, now: date
     except Exception as error:
         if not refuses_data(error):
             raise
-        if len(entries) == 1:
-            refused = [_refused(entries[0], error)]
-            return write(refused, worker=worker, using=using, now=now)
-    matched: set[Key] = set()
-    for entry in entries:
-        matched |= _write_or_split([entry], worker=worker, using=using, now=now)
-    return matched
+        if len(entries) > 1:
+            one_by_one = [_write_or_split([entry], worker=worker, using=using, now=now) for entry in entries]
+            return set().union(*one_by_one)
+        return _write_or_give_way(_refused(entries[0], error), worker=worker, using=using, now=now)
+
+
+def _write_or_give_way(entry: _Entry, *, worker: str, using: str, now: datetime | None) -> set[Key]:
+    """Write a refused outcome as a failure; without its history if even that is refused.
+
+    A row with the attempt's number, made by hand, must not keep a job running for ever.
+    """
+    write = _write_postgres if is_postgres(using) else _write_portable
+    try:
+        return write([entry], worker=worker, using=using, now=now)
+    except Exception as error:
+        if not refuses_data(error):
+            raise
+        return write([replace(entry, silent=True)], worker=worker, using=using, now=now)
 
 
 def _refused(entry: _Entry, error: Exception) -> _Entry:
@@ -311,7 +326,7 @@ def _under_cancel(entry: _Entry) -> _Entry:
         due_in=None,
         recorded=entry.recorded,
     )
-    return _Entry(entry.report, decision)
+    return replace(entry, decision=decision)
 
 
 def _values(group: list[_Entry], at: datetime) -> dict[str, Any]:

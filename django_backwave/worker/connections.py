@@ -11,7 +11,7 @@ import copy
 import logging
 from typing import Any
 
-from django.db import connections
+from django.db import OperationalError, connections
 
 from django_backwave.worker import clock
 
@@ -37,13 +37,41 @@ def own_connection(using: str, *, lease: float) -> None:
     settings = copy.deepcopy(connection.settings_dict)
     settings["CONN_MAX_AGE"] = None
     settings["CONN_HEALTH_CHECKS"] = False
-    adjust = {"postgresql": _postgres, "mysql": _mysql, "sqlite": _sqlite}.get(connection.vendor)
-    if adjust is not None:
-        adjust(settings["OPTIONS"], min(LONGEST_STATEMENT, max(1.0, lease / 2)))
+    longest = min(LONGEST_STATEMENT, max(1.0, lease / 2))
+    match connection.vendor:
+        case "postgresql":
+            _postgres(settings["OPTIONS"], longest, bounded=using not in _unbounded)
+        case "mysql":
+            _mysql(settings["OPTIONS"], longest)
+        case "sqlite":
+            _sqlite(settings["OPTIONS"], longest)
     connection.settings_dict = settings
 
 
-def _postgres(options: dict[str, Any], longest: float) -> None:
+#: Aliases behind a pooler that refuses our start-up parameters.
+_unbounded: set[str] = set()
+
+
+def takes_bounds(using: str) -> bool:
+    """Find out whether an alias takes our time-outs as start-up parameters: a pooler may not.
+
+    Connects once, on a connection of its own, and remembers a refusal for ``own_connection``. Errors of
+    other kinds say nothing and are left to whoever connects next.
+    """
+    probe = connections[using].copy()
+    if probe.vendor == "postgresql":
+        _postgres(probe.settings_dict["OPTIONS"], LONGEST_STATEMENT)
+        try:
+            probe.ensure_connection()
+        except OperationalError as error:
+            if "unsupported startup parameter" in str(error):
+                _unbounded.add(using)
+        finally:
+            probe.close()
+    return using not in _unbounded
+
+
+def _postgres(options: dict[str, Any], longest: float, *, bounded: bool = True) -> None:
     options.pop("pool", None)
     millis = int(longest * 1000)
     ours = (
@@ -51,7 +79,8 @@ def _postgres(options: dict[str, Any], longest: float) -> None:
         f" -c idle_in_transaction_session_timeout={millis}"
         " -c default_transaction_isolation=read\\ committed"
     )
-    options["options"] = f"{options.get('options', '')} {ours}".strip()
+    if bounded:
+        options["options"] = f"{options.get('options', '')} {ours}".strip()
     options.pop("isolation_level", None)
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT,

@@ -67,8 +67,12 @@ class Worker:
         using: str,
         name: str | None = None,
         heartbeat_file: Path | None = None,
+        parent: int | None = None,
     ) -> None:
-        """Prepare everything, start nothing."""
+        """Prepare everything, start nothing.
+
+        ``parent``: the process that watches over this one; the worker stops if that is gone.
+        """
         self.options = options
         self.using = using
         self.name = name or new_name()
@@ -82,6 +86,7 @@ class Worker:
         self._executions: dict[Key, Execution] = {}
         self._signals: list[int] = []
         self._heartbeat_file = heartbeat_file
+        self._parent = parent
         self._touched_at = -TOUCH_EVERY
         self._started_at: datetime | None = None
         self.notifier = Notifier()
@@ -208,6 +213,11 @@ class Worker:
             os._exit(128 + number)
         self._signals.append(number)
 
+    @property
+    def orphaned(self) -> bool:
+        """Whether the process that watches over this one is gone."""
+        return self._parent is not None and os.getppid() != self._parent
+
     def stop(self) -> None:
         """Ask the worker to stop in order, as SIGTERM does."""
         self._signals.append(signal.SIGTERM)
@@ -216,6 +226,8 @@ class Worker:
         """Wait for the end; return the name of a thread that died, None if all is well."""
         told = False
         while not self.exited.wait(WATCH_EVERY):
+            if self.orphaned and not self._signals:
+                self.stop()
             if self._signals and not told:
                 told = True
                 name = signal.Signals(self._signals[0]).name

@@ -1,5 +1,9 @@
-"""The URLs of the project: the shop is all there is."""
+"""The URLs of the project: the shop and the admin."""
 
+from django.contrib import admin
 from django.urls import include, path
 
-urlpatterns = [path("", include("shop.urls"))]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("shop.urls")),
+]

@@ -26,3 +26,7 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return f"order {self.pk}: {self.quantity} x {self.item}"
+
+    @property
+    def price(self) -> str:
+        return f"{self.amount / 100:.2f} €"

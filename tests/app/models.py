@@ -23,3 +23,12 @@ class Export(models.Model):
 
     def __str__(self) -> str:
         return str(self.pk)
+
+
+class Invoice(models.Model):
+    """One row that keeps its job from being deleted."""
+
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, db_constraint=False)
+
+    def __str__(self) -> str:
+        return str(self.pk)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_backwave.core.dispatch import Rotation
@@ -61,6 +61,7 @@ def test_clear_forgets_all():
     assert not turns
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.sets(st.text(max_size=3), min_size=1, max_size=8), st.integers(1, 5), st.data())
 def test_every_queue_gets_as_many_turns_as_any_other(names, rounds, data):
     """However often busy queues are named again between the turns."""

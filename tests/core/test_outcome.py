@@ -65,9 +65,7 @@ TABLE = {
     "final failure": (
         Failed(ERROR, final=True),
         numbers(),
-        decision(
-            "DEAD_LETTERED", "failed", failures=1, cause=f"gave up: {CAUSE}", error=ERROR, recorded=True
-        ),
+        decision("DEAD_LETTERED", "failed", failures=1, cause=CAUSE, error=ERROR, recorded=True),
     ),
     "cancelled": (
         Cancelled(),

@@ -53,14 +53,15 @@ def test_order_is_priority_then_due_time_then_id():
     assert ids(taken) == [first.pk, early.pk, early_too.pk, late.pk, last.pk]
 
 
-@pytest.mark.parametrize("limit", [0, 1, 3, 4, 7, 8])
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 7, 8])
 def test_limit_takes_the_first_over_all_priorities(limit):
     """A claim takes as many as asked for, from the top, and leaves the others READY."""
-    jobs = [ready(priority=priority) for priority in (9, 9, 9, 5, 5, 0, 0)]
+    places = [(9, -3), (9, -2), (9, -1), (5, -2), (5, -1), (0, -9), (0, 0)]
+    jobs = [ready(priority=priority, run_after=after(due)) for priority, due in reversed(places)]
 
     taken = claim(limit=limit)
 
-    assert ids(taken) == [job.pk for job in jobs[:limit]]
+    assert ids(taken) == [job.pk for job in reversed(jobs)][:limit]
     assert Job.objects.filter(state=JobState.READY).count() == max(0, 7 - limit)
 
 
@@ -101,11 +102,14 @@ def test_scan_gives_the_wait_until_each_queue_is_due():
     ready(queue="now", run_after=after(-5))
     ready(queue="soon", run_after=after(30), priority=-1)
     ready(queue="soon", run_after=after(90), priority=10)
+    ready(queue="top", run_after=after(80), priority=0)
+    ready(queue="top", run_after=after(40), priority=10)
     ready(queue="ended", state=JobState.SUCCEEDED)
 
-    waits = scan(None, using="default", now=NOW)
+    for queues in (None, ["now", "soon", "top", "ended"]):
+        waits = scan(queues, using="default", now=NOW)
 
-    assert waits == pytest.approx({"now": -5, "soon": 30})
+        assert waits == pytest.approx({"now": -5, "soon": 30, "top": 40})
 
 
 def test_scan_of_given_queues():
@@ -146,6 +150,38 @@ def test_a_claim_begins_lease_and_attempt(own, ends):
     assert held.lease_expires_at == after(ends)
     assert held.started_at is None
     assert taken.key == (job.pk, 5)
+
+
+def test_jobs_of_one_claim_keep_their_own_numbers():
+    """G6: jobs that were tried before and jobs with a lease of their own may be claimed together."""
+    numbers = [(0, None), (3, None), (0, 5.0), (3, 5.0), (0, None)]
+    jobs = [ready(attempt=attempt, lease_seconds=own) for attempt, own in numbers]
+
+    taken = claim()
+
+    assert [job.attempt for job in taken] == [attempt + 1 for attempt, _ in numbers]
+    assert [row(job).attempt for job in jobs] == [attempt + 1 for attempt, _ in numbers]
+    assert [row(job).lease_expires_at for job in jobs] == [after(own or 60) for _, own in numbers]
+
+
+def test_a_row_taken_in_between_is_left_out(monkeypatch):
+    """G3: where rows cannot be locked, a job that a rival took after it was picked stays the rival's."""
+    jobs, rival = [ready() for _ in range(3)], "host:2:b"
+    read = claiming._claimed
+
+    def slow_read(values, at):
+        Job.objects.filter(pk=jobs[1].pk, state=JobState.READY).update(
+            state=JobState.RUNNING, attempt=1, worker=rival, lease_expires_at=after(60)
+        )
+        return read(values, at)
+
+    monkeypatch.setattr(claiming, "_claimed", slow_read)
+    monkeypatch.setattr(claiming, "is_postgres", lambda using: False)
+
+    taken = claim()
+
+    assert ids(taken) == [jobs[0].pk, jobs[2].pk]
+    assert [row(job).worker for job in jobs] == [WORKER, rival, WORKER]
 
 
 def test_attempt_rises_with_every_claim():

@@ -165,6 +165,19 @@ def test_bounded_oldest_first():
     ]
 
 
+def test_a_lease_renewed_in_between_is_left_alone():
+    """G4: where rows cannot be locked, a lease that was renewed after the sweep read it lives on."""
+    jobs = [lapsed(), lapsed()]
+
+    def slow_jitter():
+        Job.objects.filter(pk=jobs[1].job_id).update(lease_expires_at=after(LEASE))
+        return 0.0
+
+    assert [lease.key for lease in expire(jitter=slow_jitter)] == [jobs[0].key]
+    assert (row(jobs[1]).state, row(jobs[1]).failures) == (JobState.RUNNING, 0)
+    assert outcomes(jobs[1]) == []
+
+
 def test_jitter_is_drawn_for_each_job():
     """Jobs that were lost together do not come back together."""
     jobs = [lapsed() for _ in range(2)]

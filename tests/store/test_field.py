@@ -9,7 +9,7 @@ import pytest
 from django.core import serializers
 from django.db import connection
 from django.db.models import F, Max
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_backwave.models import Job
@@ -55,6 +55,7 @@ def test_json_comes_out_as_it_went_in(value, encoded):
     assert repr(output) == repr(value)  # tells 1 from 1.0 and from True, and 0.0 from -0.0
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),

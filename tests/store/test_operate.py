@@ -9,7 +9,7 @@ from django_backwave.core.outcome import Released
 from django_backwave.core.protocol import CancelResult, RequeueResult, Verdict
 from django_backwave.core.states import MOVES, REQUEUEABLE, TERMINAL, JobState
 from django_backwave.ids import new_id
-from django_backwave.models import Job
+from django_backwave.models import Action, Job
 from django_backwave.store import operate
 from django_backwave.store.claim import claim
 from django_backwave.store.expire import expire
@@ -126,6 +126,23 @@ def test_operators_stay_within_the_legal_moves():
             operation(job.pk)
             moved = JobState(row(job).state)
             assert moved is state or moved in MOVES[state]
+
+
+def test_each_effect_is_recorded_under_the_operators_name():
+    """An action's row says who did what to which job, once for each job that changed."""
+    pending, running, dead = ready(), claimed(), ready(state=JobState.DEAD_LETTERED)
+    everything = [pending.pk, running.job_id, dead.pk]
+
+    operate.cancel(everything, actor="7 anna", using="default", now=NOW)
+    operate.requeue(everything, actor="8 ben", using="default", now=after(1))
+    cancel(dead.pk)  # by nobody in particular
+
+    assert set(Action.objects.values_list("actor", "verb", "job_id", "result", "at")) == {
+        ("7 anna", "cancel", pending.pk, "cancelled", NOW),
+        ("7 anna", "cancel", running.job_id, "asked to stop", NOW),
+        ("8 ben", "requeue", pending.pk, "requeued", after(1)),
+        ("8 ben", "requeue", dead.pk, "requeued", after(1)),
+    }
 
 
 # Cancel against a claim, a release and a sweep.

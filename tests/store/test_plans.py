@@ -86,7 +86,6 @@ def nodes(root) -> Iterator[dict]:
 
 
 def buffers(root):
-    print("BUF", root["Shared Hit Blocks"] + root["Shared Read Blocks"])
     return root["Shared Hit Blocks"] + root["Shared Read Blocks"]
 
 

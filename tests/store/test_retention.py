@@ -9,7 +9,7 @@ from django_backwave.core.states import TERMINAL, JobState
 from django_backwave.models import Attempt, Job, Worker
 from django_backwave.store import retention
 from django_backwave.store.retention import WORKER_SILENCE, prune_workers
-from tests.app.models import Export
+from tests.app.models import Export, Invoice
 from tests.factories import NOW, WORKER, after, claimed, new_job, outcomes, ready
 from tests.store.races import locked
 
@@ -170,3 +170,14 @@ def test_ids_are_never_used_again():
     prune()
 
     assert new_job().id > job.pk
+
+
+def test_a_protected_job_stays_and_the_others_go():
+    """A foreign key with PROTECT keeps its job, and stops no prune."""
+    kept, gone = ended(JobState.SUCCEEDED, 102), ended(JobState.SUCCEEDED, 101)
+    Invoice.objects.create(job_id=kept.pk)
+
+    assert prune() == 1
+
+    assert kept.pk in left()
+    assert gone.pk not in left()

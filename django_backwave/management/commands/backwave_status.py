@@ -85,9 +85,9 @@ def _problems(found: Overview, options: dict[str, Any]) -> Iterator[str]:
         if options["max_due_age"] is not None and age > options["max_due_age"]:
             yield f"Queue {status.queue}: a job has been due for {age:.0f} s."
         if options["max_due"] is not None and status.due > options["max_due"]:
-            yield f"Queue {status.queue}: {status.due:,} jobs are due."
+            yield f"Queue {status.queue}: jobs due: {status.due:,}."
         if options["max_dead"] is not None and dead > options["max_dead"]:
-            yield f"Queue {status.queue}: {dead:,} jobs are dead-lettered or quarantined."
+            yield f"Queue {status.queue}: jobs dead-lettered or quarantined: {dead:,}."
     if options["require_served"]:
         for name in found.unserved_queues:
             yield f"Queue {name}: no live worker serves it."
@@ -98,6 +98,8 @@ def _problems(found: Overview, options: dict[str, Any]) -> Iterator[str]:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1f} s"
+    if isinstance(value, str) and value != value.strip():
+        return repr(value)  # or its spaces would not be seen
     return "-" if value is None else str(value)
 
 

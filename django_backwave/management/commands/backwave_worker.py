@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from django_backwave.core.driver import FLUSH_GRACE, STOP_GRACE, Options
 from django_backwave.discovery import discover
 from django_backwave.management.arguments import seconds, whole
 from django_backwave.management.database import usable_database
+from django_backwave.worker.connections import takes_bounds
 from django_backwave.worker.worker import Worker, end_process
 
 #: Seconds that a handler may go on when code has changed, before it is told to stop.
@@ -103,6 +105,12 @@ class Command(BaseCommand):
         discover()
         using = usable_database(options["database"])
         connections[using].close()  # the worker's threads open their own
+        if not takes_bounds(using):
+            logging.getLogger("django_backwave.worker").warning(
+                "action=pooler_found database=%s: it refuses start-up parameters, so the worker's statements "
+                "have no time-outs. Give the worker an alias past the pooler: --database ALIAS",
+                using,
+            )
         self._worker = Worker(
             Options(
                 queues=tuple(dict.fromkeys(options["queues"])) if options["queues"] else None,
@@ -115,10 +123,11 @@ class Command(BaseCommand):
             ),
             using=using,
             heartbeat_file=options["heartbeat_file"],
+            parent=os.getppid() if options["reload"] else None,
         )
         _try_heartbeat_file(options["heartbeat_file"])
         code = self._worker.run()
-        if self._ends_process and not options["reload"]:
+        if self._ends_process and (self._worker.orphaned or not options["reload"]):
             end_process(code)
         if code:
             raise CommandError("A thread of the worker died; see the log.", returncode=code)

@@ -168,8 +168,8 @@ class Demo:
             "pack_parcel runs", lambda: Lease.objects.filter(pk=job, started_at__isnull=False).exists()
         )
         asked_at = time.monotonic()
-        answer = self.browser.post(reverse("shop:cancel_packing", args=[pk]))
-        say(f"The shop says: {answer.context['message']}")
+        answer = self.browser.post(reverse("shop:cancel_packing", args=[pk]), follow=True)
+        say(f"The shop says: {list(answer.context['messages'])[-1]}")
         self.workers.wait_until("its handler has stopped", lambda: state(job) is JobState.CANCELLED)
         took = time.monotonic() - asked_at
         self.notes[job] += [f"stopped {took:.1f} s after the", "cancel, told by a heartbeat"]
@@ -257,11 +257,9 @@ Read
   docs/guarantees.md                 what is promised (G1 to G12), and the tests that hold it
 
 Try
-{command} migrate
-{command} backwave_worker
-{command} runserver
+{command} shop
 
-  The shop is then on http://localhost:8000/. All of this on PostgreSQL:
+  The shop is then on http://localhost:8000/, with a worker. All of this on PostgreSQL:
 
   DATABASE_URL=postgres://user:password@localhost:5432/name make demo""")
 

@@ -1,4 +1,4 @@
-"""The docs tell the truth where a machine can see it: names of tests, links, settings, quoted code."""
+"""The pages tell the truth where a machine can see it: names of tests and code, links, words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from django_backwave import conf
-from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.management.commands import backwave_prune, backwave_status, backwave_worker
+from tests.docs.blocks import DOCS, ROOT, blocks
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 GUARANTEES = [f"G{number}" for number in range(1, 13)]
 
@@ -93,48 +89,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_the_readme_links_to_every_page() -> None:
-    readme = (ROOT / "README.md").read_text()
-
-    assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in readme] == []
-
-
-def test_every_setting_is_described() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE)
-
-    assert rows == list(conf.DEFAULTS)
-
-
-@pytest.mark.parametrize("command", [backwave_worker, backwave_status, backwave_prune])
-def test_every_option_of_a_command_is_described(command: object) -> None:
-    parser = command.Command().create_parser("manage.py", "it")  # type: ignore[attr-defined]
-    text = (DOCS / "commands.md").read_text()
-    of_django = {"--help", "--version", "--settings", "--pythonpath", "--traceback", "--no-color"}
-    of_django |= {"--force-color", "--skip-checks"}
-    options = {option for action in parser._actions for option in action.option_strings if option[:2] == "--"}
-    described = options - of_django - {"--verbosity"}
-
-    assert [option for option in sorted(described) if f"`{option}" not in text] == []
-
-
-def test_every_log_line_is_described() -> None:
-    text = (DOCS / "commands.md").read_text()
-    quiet = {"notify_failed", "withdraw_failed", "worker_killed", "discover"}
-    package = ROOT / "django_backwave"
-    sent = {
-        action for path in package.rglob("*.py") for action in re.findall(r'"action=(\w+)', path.read_text())
-    }
-
-    assert sorted(action for action in sent - quiet if f"`action={action}" not in text) == []
-
-
-def test_every_state_and_outcome_is_described() -> None:
-    text = (DOCS / "models.md").read_text()
-
-    assert [state.name for state in JobState if f"| `{state.name}` | {state.value} |" not in text] == []
-    assert [outcome.value for outcome in AttemptOutcome if f"`{outcome.value}`" not in text] == []
-
-
 def test_the_readme_quotes_the_fence() -> None:
     section = (ROOT / "README.md").read_text().partition("store/fence.py")[2]
     quoted = section.split("```python\n")[1].split("```")[0]
@@ -144,12 +98,29 @@ def test_the_readme_quotes_the_fence() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_in_the_docs_can_be_parsed(page: Path) -> None:
-    for block in re.findall(r"^( *)```python\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
-        indent, code = block
-        lines = [line.removeprefix(indent) for line in code.splitlines()]
-        body = "\n".join(lines)
-        if lines[0].startswith(" "):  # the inside of a function
-            body = f"def quoted():\n{body}"
-        elif lines[0].startswith('"'):  # of a dict
-            body = f"{{{body}}}"
-        ast.parse(body)
+    for block in blocks(page):
+        if block.language == "python":
+            ast.parse(whole(block.code))
+
+
+def whole(code: str) -> str:
+    """Return code that stands by itself: the inside of a function or of a dict gets its frame."""
+    if code.startswith(" "):
+        return f"def quoted():\n{code}"
+    return f"{{{code}}}" if code.startswith('"') else code
+
+
+def test_every_page_is_linked_from_the_readme_or_shows_another_file() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shows = {page.name for page in DOCS.glob("*.md") if "```{include}" in page.read_text()}
+    pages = {page.name for page in DOCS.glob("*.md")} - shows - {"index.md"}
+
+    assert sorted(page for page in pages if f"(docs/{page})" not in readme) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_line_holds_one_sentence(page: Path) -> None:
+    prose = re.sub(r"`[^`]*`|\([^)]*\)", "", without_code(page.read_text()))
+    lines = [line for line in prose.splitlines() if not line.startswith(("|", "    "))]
+
+    assert [line for line in lines if re.search(r"[a-z]{2}[.!?] [A-Z]", line)] == []

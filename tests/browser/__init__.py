@@ -1,0 +1,1 @@
+"""The example shop and the admin in headless Chromium."""

@@ -1,0 +1,1 @@
+"""The worker: its threads by themselves, and as the real process that it is."""

@@ -1,0 +1,3 @@
+"""A module with a handler that nobody gets to see."""
+
+raise RuntimeError("this module is broken")

@@ -1,0 +1,112 @@
+"""Async handlers of the worker tests. The files that they wait for and write to are arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_backwave import JobContext, job
+from tests.app.models import Entry
+from tests.processes import append, wait_until
+
+
+@job
+async def add(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@job(takes_context=True)
+async def hold(context: JobContext, folder: str) -> str:
+    """Wait for the file `go`; say in the journal if the wait is cancelled."""
+    append(f"{folder}/journal", f"started {context.attempt}")
+    try:
+        while not Path(f"{folder}/go").exists():
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        append(f"{folder}/journal", "cancelled")
+        raise
+    return f"{folder} is done"
+
+
+@job(takes_context=True)
+async def hold_in_thread(context: JobContext, folder: str) -> None:
+    """Wait for the file `go` in the slot's own thread, which no cancellation reaches."""
+    append(f"{folder}/journal", f"started {context.attempt}")
+    try:
+        await sync_to_async(wait_until)(Path(f"{folder}/go").exists)
+    except asyncio.CancelledError:
+        append(f"{folder}/journal", "cancelled")
+        raise
+
+
+@job
+async def leave_children(folder: str) -> None:
+    """Leave a task behind that ends only when it is cancelled."""
+    began = asyncio.Event()
+
+    async def child() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            append(f"{folder}/journal", "child ended")
+
+    left = asyncio.create_task(child())
+    await began.wait()
+    append(f"{folder}/journal", f"child left {not left.done()}")
+
+
+@job
+async def end_in_a_child() -> str:
+    """Let a task of one's own raise SystemExit."""
+
+    async def child() -> None:
+        raise SystemExit(3)
+
+    task = asyncio.create_task(child())
+    await asyncio.sleep(0.05)
+    with contextlib.suppress(BaseException):
+        await task
+    return "alive"
+
+
+@job
+async def write_in_transaction(folder: str, key: str) -> None:
+    """Write an entry in a transaction that stays open until the file `go` is there, then roll it back."""
+
+    def work() -> None:
+        with transaction.atomic():
+            Entry.objects.create(key=key, value="")
+            append(f"{folder}/journal", "started 1")
+            wait_until(Path(f"{folder}/go").exists)
+            transaction.set_rollback(True)
+
+    await sync_to_async(work)()
+
+
+@job
+async def write(folder: str, key: str) -> None:
+    """Write an entry by itself."""
+    await Entry.objects.acreate(key=key, value="")
+    append(f"{folder}/journal", f"wrote {key}")
+
+
+@job(max_attempts=1)
+async def leave_transaction_open(key: str) -> None:
+    """Begin what one does not end."""
+
+    def work() -> None:
+        connection.set_autocommit(False)
+        Entry.objects.create(key=key, value="")
+
+    await sync_to_async(work)()
+
+
+@job(max_attempts=1)
+async def fail() -> None:
+    raise ValueError("it cannot be done")

@@ -1,0 +1,27 @@
+"""Settings of the worker processes that tests start.
+
+BACKWAVE_TEST_MODULES   further modules with handlers
+BACKWAVE_TEST_GRACE     seconds until what cannot be routed is quarantined
+BACKWAVE_TEST_DEBUG     `yes` for a project in development
+BACKWAVE_TEST_USE_TZ    `no` for a project without time zones, five hours from UTC
+"""
+
+import os
+
+from django_backwave.core import driver, policy
+from tests.settings import *  # noqa: F403
+
+BACKWAVE = {
+    "MODULES": ["tests.worker.handlers", *os.environ.get("BACKWAVE_TEST_MODULES", "").split()],
+    "UNROUTABLE_GRACE": float(os.environ.get("BACKWAVE_TEST_GRACE", "3600")),
+}
+
+DEBUG = os.environ.get("BACKWAVE_TEST_DEBUG") == "yes"
+
+if os.environ.get("BACKWAVE_TEST_USE_TZ") == "no":
+    USE_TZ = False
+    TIME_ZONE = "America/New_York"
+
+# Nobody should have to wait for these in a test.
+driver.SWEEP_EVERY = 0.5
+policy.UNROUTABLE_FIRST = 0.2

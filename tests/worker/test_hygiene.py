@@ -1,0 +1,198 @@
+"""What a job leaves behind in its thread, the next one never sees."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import queue
+
+import pytest
+from django.core.cache import cache
+from django.db import connection, connections, transaction
+from django.utils import timezone, translation
+
+from django_backwave import registry
+from django_backwave.context import StopSwitch
+from django_backwave.core.outcome import Failed, Succeeded
+from django_backwave.jobs import BackWaveTask
+from django_backwave.worker import connections as module
+from django_backwave.worker.execution import Execution
+from django_backwave.worker.handlers import HandlerThreads
+from tests.app.models import Entry
+from tests.core.bench import claimed
+from tests.processes import PATIENCE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CALLED = contextvars.ContextVar("CALLED", default="by nobody")
+LEFT_OPEN = "action=transaction_left_open database=default"
+
+
+class Thread:
+    """The one thread of a worker with a concurrency of 1; runs functions as handlers, one by one."""
+
+    def __init__(self, monkeypatch):
+        self._reports = queue.SimpleQueue()
+        self._tasks = {}
+        self._threads = HandlerThreads(1, finished=self._reports.put)
+        monkeypatch.setattr(registry, "resolve", self._tasks.get)
+        self._threads.start()
+
+    def outcome(self, handler):
+        """Run a handler and return its outcome, once the thread is done with the cleaning up."""
+        self._tasks["handler"] = BackWaveTask.unchecked(func=handler, job_name="handler")
+        switch = StopSwitch(lease_ends=60.0, clock=lambda: 0.0)
+        self._threads.submit(Execution(claimed(name="handler"), "host:1:a", switch, claimed_at=0.0))
+        return self._reports.get(timeout=PATIENCE).outcome
+
+    def run(self, handler):
+        """Run a handler that must succeed."""
+        outcome = self.outcome(handler)
+        assert isinstance(outcome, Succeeded), outcome
+
+
+@pytest.fixture
+def thread(monkeypatch):
+    thread = Thread(monkeypatch)
+    yield thread
+    thread.run(connections.close_all)
+
+
+def remember(into, value):
+    """Return a handler that notes a value that it reads in the thread."""
+
+    def handler():
+        into.append(value())
+
+    return handler
+
+
+def test_an_open_transaction_is_rolled_back(thread, caplog):
+    def leave_open():
+        transaction.atomic().__enter__()
+        Entry.objects.create(key="half", value="done")
+
+    thread.run(leave_open)
+    thread.run(lambda: Entry.objects.create(key="whole", value="done") and None)
+
+    assert [entry.key for entry in Entry.objects.all()] == ["whole"]
+    assert LEFT_OPEN in caplog.text
+
+
+def test_a_transaction_begun_behind_djangos_back_is_rolled_back(thread, caplog):
+    def leave_open():
+        connection.set_autocommit(False)
+        Entry.objects.create(key="half", value="done")
+
+    thread.run(leave_open)
+    seen = []
+    thread.run(remember(seen, lambda: (connection.get_autocommit(), Entry.objects.count())))
+
+    assert seen == [(True, 0)]
+    assert LEFT_OPEN in caplog.text
+
+
+def test_a_raw_begin_is_rolled_back(thread, caplog):
+    def leave_open():
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO app_entry (key, value) VALUES ('half', 'done')")
+
+    thread.run(leave_open)
+    thread.run(lambda: Entry.objects.create(key="whole", value="done") and None)
+
+    assert [entry.key for entry in Entry.objects.all()] == ["whole"]
+    assert LEFT_OPEN in caplog.text
+
+
+def test_language_time_zone_and_context_variables_are_those_of_a_fresh_thread(thread):
+    def change():
+        translation.activate("de")
+        timezone.activate("Asia/Tokyo")
+        CALLED.set("by the job before")
+
+    fresh, seen = [], []
+
+    def look():
+        return translation.get_language(), timezone.get_current_timezone_name(), CALLED.get()
+
+    thread.run(remember(fresh, look))
+    thread.run(change)
+    thread.run(remember(seen, look))
+
+    assert seen == fresh
+    assert seen[0][2] == "by nobody"
+
+
+def test_jobs_of_a_thread_share_its_cache_client(thread):
+    """§9.15: an empty context would open a new one for each job."""
+    seen = []
+    for _ in range(2):
+        thread.run(remember(seen, lambda: id(cache._connections[cache._alias])))
+
+    assert seen[0] == seen[1]
+
+
+def test_a_connection_is_kept_also_when_requests_would_not_keep_it(thread):
+    """§9.15: CONN_MAX_AGE is 0 here."""
+    assert connection.settings_dict["CONN_MAX_AGE"] == 0
+    seen = []
+    for _ in range(2):
+        thread.run(remember(seen, raw_connection))
+
+    assert seen[0] is seen[1]
+
+
+def test_a_connection_that_broke_is_replaced(thread, caplog):
+    """The job in which it breaks fails; the next one works, and nobody is blamed for a transaction."""
+
+    def lose():
+        Entry.objects.count()
+        if connection.vendor == "sqlite":
+            connection.connection.close()
+        else:
+            with contextlib.suppress(Exception), connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        Entry.objects.count()
+
+    assert isinstance(thread.outcome(lose), Failed)
+    thread.run(lambda: Entry.objects.count() and None)
+    assert LEFT_OPEN not in caplog.text
+
+
+def test_a_connection_that_a_handler_closed_is_opened_again(thread):
+    def close():
+        Entry.objects.count()
+        connection.close()
+
+    thread.run(close)
+    thread.run(lambda: Entry.objects.count() and None)
+
+
+def test_a_connection_that_died_while_its_thread_was_idle_is_replaced(thread):
+    seen = []
+    thread.run(remember(seen, raw_connection))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ASK_AFTER", 0.0)
+        patch.setattr(type(connections["default"]), "is_usable", lambda self: False)
+        thread.run(remember(seen, raw_connection))
+
+    assert seen[0] is not seen[1]
+
+
+def test_a_failed_statement_costs_the_next_job_nothing(thread, caplog):
+    caplog.set_level(logging.WARNING, logger="django_backwave")
+
+    def fail():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nothing FROM nowhere")
+
+    assert isinstance(thread.outcome(fail), Failed)
+    thread.run(lambda: Entry.objects.count() and None)
+    assert caplog.text == ""
+
+
+def raw_connection():
+    connection.ensure_connection()
+    return connection.connection

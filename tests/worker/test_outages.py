@@ -1,0 +1,173 @@
+"""A database that is locked, restarted, cut off or silent under a working worker."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from urllib.parse import urlsplit
+
+import pytest
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from django_backwave.core.states import JobState
+from django_backwave.models import Job
+from tests.databases import parse_url
+from tests.factories import second_connection
+from tests.postgres import PostgresServer
+from tests.processes import journal, wait_until
+from tests.store.races import locked
+from tests.worker.proxy import Proxy
+from tests.worker.support import (
+    enqueue,
+    enqueue_many,
+    outcomes,
+    read,
+    started,
+    wait_for_lapse,
+    wait_for_renewal,
+    wait_for_state,
+    worker,
+)
+
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
+
+OWN = "own_server"
+
+
+# Somebody else's locks.
+
+
+@pytest.mark.only_on("postgres", "mysql")
+def test_a_row_that_is_locked_delays_only_itself(tmp_path):
+    """§9.1: the others' heartbeats go on, and the others of its batch are written."""
+    with worker("--poll", "0.1", "--lease", "30") as process:
+        blocked = started(tmp_path / "blocked")
+        other = started(tmp_path / "other", lease_seconds=1.0)
+        with locked(blocked.job):
+            wait_for_renewal(other.job)
+            wait_for_renewal(other.job)
+            blocked.go()
+            other.go()
+            wait_for_state(other.job, JobState.SUCCEEDED)
+            assert read(blocked.job).job_state is JobState.RUNNING
+        row = wait_for_state(blocked.job, JobState.SUCCEEDED)
+        process.wait_for(f"job={blocked.job.pk}", "outcome=succeeded")
+
+    assert (row.attempt, outcomes(row)) == (1, [(1, "succeeded")])
+    assert not process.said("action=database_trouble")
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_database_that_somebody_locks_for_long_loses_no_result(tmp_path):
+    """§9.4: SQLite has one lock for all. Results are kept until it is free."""
+    with worker("--poll", "0.1", "--lease", "2") as process:
+        held = started(tmp_path / "job", lease_seconds=30.0)
+        with second_connection() as other, transaction.atomic(using=other):
+            held.go()
+            process.wait_for("action=database_trouble", "command=Settle", "database is locked")
+        row = wait_for_state(held.job, JobState.SUCCEEDED)
+
+    assert (row.attempt, outcomes(row)) == (1, [(1, "succeeded")])
+
+
+# A server of these tests' own, that they may stop.
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own(server):
+    """Give the alias of an empty database of ours on that server."""
+    connection = connections["default"].copy(OWN)
+    connection.settings_dict = connection.settings_dict | parse_url(server.url("postgres"))
+    connections[OWN] = connection
+    try:
+        call_command("migrate", database=OWN, run_syncdb=True, verbosity=0)
+        Job.objects.using(OWN).all().delete()
+        yield OWN
+    finally:
+        connection.close()
+        del connections[OWN]
+
+
+def environment(server, port=None):
+    url = server.url("postgres")
+    if port is not None:
+        url = url.replace(f":{urlsplit(url).port}/", f":{port}/")
+    return {"BACKWAVE_TEST_DATABASE_URL": url, "BACKWAVE_TEST_DATABASE_NAME": "postgres"}
+
+
+@pytest.mark.only_on("postgres")
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_server_that_restarts_under_a_worker_loses_nothing(tmp_path, server, own, mode):
+    """G2: results are kept and written as soon as it is back. "immediate" is a crash."""
+    file = tmp_path / "journal"
+    with worker("--poll", "0.1", **environment(server)) as process:
+        held = started(tmp_path / "job", using=own)
+        connections[own].close()
+        server.stop(mode)
+        held.go()
+        process.wait_for("action=database_trouble")
+        server.start()
+
+        row = wait_for_state(held.job, JobState.SUCCEEDED)
+        assert (row.attempt, outcomes(row)) == (1, [(1, "succeeded")])
+        after = enqueue("write", file, "after", using=own)
+        wait_for_state(after, JobState.SUCCEEDED)
+        process.wait_for("action=database_back")
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
+
+    assert journal(file) == ["after"]
+    assert not process.said("Traceback")
+
+
+@pytest.mark.only_on("postgres")
+def test_a_worker_that_is_cut_off_for_longer_than_its_lease_goes_on_afterwards(tmp_path, server, own):
+    """G2, G4, G9: its handler learns that the lease is lost, its late result is refused, nothing is lost."""
+    file = tmp_path / "journal"
+    with (
+        Proxy(server.port) as proxy,
+        worker("--poll", "0.1", "--lease", "1", **environment(server, proxy.port)) as process,
+    ):
+        held = started(tmp_path / "job", "watch_lease", using=own)
+        proxy.cut()
+        enqueue_many("write", [(file, str(number)) for number in range(20)], using=own)
+        held.wait_for("ended 1")
+        process.wait_for("action=database_trouble")
+        process.wait_for("action=heartbeat_failed")
+        wait_for_lapse(held.job)
+        held.go()
+        proxy.restore()
+
+        wait_for_state(held.job, JobState.SUCCEEDED)
+        process.wait_for(f"job={held.job.pk}", "attempt=1", "outcome=stale")
+        wait_until(lambda: len(journal(file)) == 20)
+
+    assert outcomes(held.job) == [(1, "abandoned"), (2, "succeeded")]
+    assert Counter(journal(file)) == {str(number): 1 for number in range(20)}
+
+
+@pytest.mark.only_on("postgres")
+def test_a_worker_whose_connections_fall_silent_stops_its_handlers_by_its_own_clock(tmp_path, server, own):
+    """G9, G10: nobody answers, and nobody tells; afterwards it goes on by itself."""
+    with (
+        Proxy(server.port) as proxy,
+        worker("--poll", "0.1", "--lease", "1", **environment(server, proxy.port)) as process,
+    ):
+        held = started(tmp_path / "job", "watch_lease", using=own)
+        proxy.hold()
+        held.wait_for("ended 1")
+        wait_for_lapse(held.job)
+        held.go()
+        proxy.restore()
+
+        row = wait_for_state(held.job, JobState.SUCCEEDED)
+        process.wait_for(f"job={held.job.pk}", "attempt=1", "outcome=stale")
+
+    assert outcomes(row) == [(1, "abandoned"), (2, "succeeded")]
