@@ -16,7 +16,7 @@ PORT := 8000
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo shop test $(DATABASES:%=test-%) quick check docs format clean
+.PHONY: help venv demo shop test $(DATABASES:%=test-%) quick check mutate docs format clean
 
 help: ## show this list
 	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -63,6 +63,9 @@ check: $(READY) ## check style, types, layers and migrations
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/manage.py makemigrations --check --dry-run
+
+mutate: $(READY) ## break the fence, the sweep and the claim on purpose: a test must notice each time
+	$(BIN)/python -m tests.mutate
 
 docs: $(READY) ## build the site in build/docs; any warning is an error
 	$(BIN)/sphinx-build -q -n -W --keep-going -d build/doctrees docs build/docs

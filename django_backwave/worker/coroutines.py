@@ -43,6 +43,7 @@ class Coroutines:
         self._loop.set_task_factory(_task_factory)
         self._idle: list[asyncio.Queue[Execution]] = []
         self._slots: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="backwave-loop", daemon=True)
 
     def start(self) -> None:
@@ -55,12 +56,13 @@ class Coroutines:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        while True:
+        while self._broken is None:
             try:
                 self._loop.run_forever()
             except BaseException:
                 # SystemExit in a task that a handler began, and left alone, ends `run_forever`.
                 logger.exception("action=loop_interrupted: a handler's own task raised")
+        logger.critical("action=slot_broken", exc_info=self._broken)
 
     def _place(self, execution: Execution) -> None:
         if self._idle:
@@ -69,7 +71,13 @@ class Coroutines:
             inbox = asyncio.Queue()
             slot = self._loop.create_task(self._serve(inbox), context=contextvars.Context())
             self._slots.add(slot)
+            slot.add_done_callback(self._slot_broke)
         inbox.put_nowait(execution)
+
+    def _slot_broke(self, slot: asyncio.Task[None]) -> None:
+        """End the thread, and with it the worker: nobody would report the attempt in that slot."""
+        self._broken = slot.exception() or RuntimeError("a slot ended")
+        self._loop.stop()
 
     async def _serve(self, inbox: asyncio.Queue[Execution]) -> None:
         async with ThreadSensitiveContext() as mine:

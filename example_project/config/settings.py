@@ -9,7 +9,7 @@ from config.database import database, sqlite
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# What the shop writes while it runs; see `manage.py shop --folder`.
+# Where the shop keeps what it writes while it runs.
 FOLDER = Path(os.environ.get("SHOP_FOLDER") or BASE_DIR / "var").absolute()
 
 SECRET_KEY = "only for this example"

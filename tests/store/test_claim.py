@@ -184,6 +184,23 @@ def test_a_row_taken_in_between_is_left_out(monkeypatch):
     assert [row(job).worker for job in jobs] == [WORKER, rival, WORKER]
 
 
+def test_a_row_taken_and_handed_back_in_between_is_left_out(monkeypatch):
+    """G6: nor is a number given twice to a job that a rival took and handed back meanwhile."""
+    job = ready()
+    read = claiming._claimed
+
+    def slow_read(values, at):
+        Job.objects.filter(pk=job.pk).update(attempt=1)
+        return read(values, at)
+
+    monkeypatch.setattr(claiming, "_claimed", slow_read)
+    monkeypatch.setattr(claiming, "is_postgres", lambda using: False)
+
+    assert claim() == []
+
+    assert (row(job).job_state, row(job).attempt) == (JobState.READY, 1)
+
+
 def test_attempt_rises_with_every_claim():
     """G6: the attempt rises with each claim, also when the one before cost no failure."""
     job = claimed()

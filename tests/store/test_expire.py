@@ -286,3 +286,25 @@ def test_racing_sweeps_take_each_lease_once():
     assert swept == Counter(job.key for job in jobs)
     assert {row(job).failures for job in jobs} == {1}
     assert {tuple(outcomes(job)) for job in jobs} == {((1, "abandoned"),)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"worker": STRANGER}, {"attempt": 7}, {"lease_expires_at": after(60)}],
+    ids=["another worker's", "another attempt's", "renewed"],
+)
+def test_a_lease_that_changed_hands_in_between_is_left_alone(monkeypatch, change):
+    """G3: where rows cannot be locked, a lease that was lapsed when it was picked may be another's by now."""
+    job = lapsed()
+    look = expiring._abandoned_before
+
+    def slow_look(job_ids, using):
+        Job.objects.filter(pk=job.job_id).update(**change)
+        return look(job_ids, using)
+
+    monkeypatch.setattr(expiring, "_abandoned_before", slow_look)
+
+    assert expire() == []
+
+    assert row(job).job_state is JobState.RUNNING
+    assert attempts(job) == []

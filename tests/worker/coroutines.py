@@ -110,3 +110,13 @@ async def leave_transaction_open(key: str) -> None:
 @job(max_attempts=1)
 async def fail() -> None:
     raise ValueError("it cannot be done")
+
+
+@job(takes_context=True)
+async def break_the_slot(context: JobContext, folder: str) -> None:
+    """Wait for the file `go`, then break what the worker does after a handler."""
+    from django_backwave.worker.connections import Hygiene
+
+    append(f"{folder}/journal", f"started {context.attempt}")
+    await sync_to_async(wait_until)(Path(f"{folder}/go").exists)
+    Hygiene.after = None  # type: ignore[method-assign, assignment]

@@ -181,3 +181,13 @@ def test_many_slots_are_used_again(tmp_path):
     assert process.code == 0
     wait_until(lambda: Entry.objects.count() == 40)
     assert {read(job).job_state for job in jobs} == {JobState.SUCCEEDED}
+
+
+def test_a_broken_slot_ends_the_worker(tmp_path):
+    """G2: what breaks outside of a handler must not leave a job held for ever."""
+    with worker("--concurrency", "2") as process:
+        held = holding(tmp_path / "a", "break_the_slot")
+        held.go()
+
+        assert process.wait() == 1
+        assert process.said("action=worker_broken", "thread=backwave-loop")

@@ -1,0 +1,245 @@
+"""Break the fence, the sweep, the claim and the cancel on purpose, one condition at a time.
+
+`make mutate` runs this: each mutant is a copy of the tree with one condition taken out of the store's source,
+on one of the paths that have it. A test must turn red for each, or this ends with 1. A mutant whose text is
+no longer found is a failure, too: somebody has changed the code, and has to change this list with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("django_backwave", "tests", "pyproject.toml", "README.md", "CHANGELOG.md")
+PATIENCE = 240  # seconds for one mutant
+SQLITE, POSTGRES = "sqlite", "postgres"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One condition taken out. `tests`: files below tests/store that shall notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    database: str
+    tests: tuple[str, ...] = ("test_fence", "test_mutation")
+
+
+def _guard(condition: str, line: str, database: str = POSTGRES) -> Mutant:
+    return Mutant(f"batch guard without {condition}", "store/fence.py", line, "", database)
+
+
+FENCE = [
+    _guard("worker", "    AND j.worker = %(worker)s\n"),
+    _guard("attempt", "    AND j.attempt = v.attempt\n"),
+    _guard("expiry", "    AND j.lease_expires_at > {{instant}}\n"),
+    _guard("state", "    AND j.state = {JobState.RUNNING.value}\n"),
+    Mutant(
+        "queryset without worker",
+        "models/lease.py",
+        "self.filter(worker=worker, attempt=attempt)",
+        "self.filter(attempt=attempt)",
+        SQLITE,
+    ),
+    Mutant(
+        "queryset without attempt",
+        "models/lease.py",
+        "self.filter(worker=worker, attempt=attempt)",
+        "self.filter(worker=worker)",
+        SQLITE,
+    ),
+    Mutant(
+        "queryset without expiry",
+        "models/lease.py",
+        "self.filter(lease_expires_at__gt=now)",
+        "self.all()",
+        SQLITE,
+    ),
+    Mutant(
+        "queryset without state",
+        "models/lease.py",
+        "queryset.filter(state=JobState.RUNNING.value)",
+        "queryset",
+        SQLITE,
+    ),
+    Mutant(
+        "settle past the fence",
+        "store/settle.py",
+        "leases = fence.held([entry.key.job_id for entry in group], attempt, worker, using=using, now=now)",
+        "leases = Lease.objects.using(using).of([entry.key.job_id for entry in group])",
+        SQLITE,
+    ),
+    Mutant(
+        "heartbeat past the fence",
+        "store/heartbeat.py",
+        "fence.held([job_id], attempt, worker, using=using, now=now)",
+        "Lease.objects.using(using).of([job_id])",
+        SQLITE,
+        ("test_fence", "test_heartbeat", "test_mutation"),
+    ),
+    Mutant(
+        "release past the fence",
+        "store/release.py",
+        "fence.held([key.job_id], key.attempt, worker, using=using, now=now)",
+        "Lease.objects.using(using).of([key.job_id])",
+        SQLITE,
+        ("test_fence", "test_release", "test_mutation"),
+    ),
+]
+
+SWEEP = [
+    Mutant(
+        f"sweep without {condition}",
+        "store/expire.py",
+        "leases.held_by(lease.worker, lease.attempt).expired(at)",
+        new,
+        SQLITE,
+        ("test_expire", "test_fence"),
+    )
+    for condition, new in (
+        ("worker", "leases.filter(attempt=lease.attempt).expired(at)"),
+        ("attempt", "leases.held_by(lease.worker).expired(at)"),
+        ("expiry", "leases.held_by(lease.worker, lease.attempt)"),
+    )
+]
+
+CLAIM = [
+    Mutant(f"claim {name}", "store/claim.py", old, new, POSTGRES, ("test_claim",))
+    for name, old, new in (
+        (
+            "of another queue",
+            "j.queue = %(queue)s AND j.priority = level.priority",
+            "j.priority = level.priority",
+        ),
+        ("before it is due", "AND j.due_at <= {statement}", ""),
+        ("that waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED) due", "FOR NO KEY UPDATE) due"),
+        ("without a lock", "FOR NO KEY UPDATE SKIP LOCKED) due", ") due"),
+        ("without an attempt", "attempt = j.attempt + 1, worker", "worker"),
+    )
+] + [
+    Mutant(f"claim {name}", "store/claim.py", old, new, SQLITE, ("test_claim",))
+    for name, old, new in (
+        (
+            "of another queue, portable",
+            "queue=queue, priority=priority, due_at__lte=at",
+            "priority=priority, due_at__lte=at",
+        ),
+        (
+            "before it is due, portable",
+            "queue=queue, priority=priority, due_at__lte=at",
+            "queue=queue, priority=priority",
+        ),
+        ("without an attempt, portable", "attempt=attempt + 1,\n", "attempt=attempt,\n"),
+        ("of what a rival took, portable", ".filter(pk__in=ids, attempt=attempt)", ".filter(pk__in=ids)"),
+    )
+]
+
+CANCEL = [
+    Mutant(
+        "cancel that a failure forgets",
+        "store/settle.py",
+        "SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled",
+        "SELECT false AS cancelled",
+        POSTGRES,
+        ("test_settle",),
+    ),
+    Mutant(
+        "cancel that a success loses to",
+        "store/settle.py",
+        "SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled",
+        "SELECT j.cancel_requested_at IS NOT NULL AS cancelled",
+        POSTGRES,
+        ("test_settle",),
+    ),
+    Mutant(
+        "cancel that a failure forgets, portable",
+        "store/settle.py",
+        "entry if cancels[entry.key.job_id] is None else _under_cancel(entry)",
+        "entry",
+        SQLITE,
+        ("test_settle",),
+    ),
+    Mutant(
+        "cancel that the sweep forgets",
+        "store/expire.py",
+        "if lease.cancel_requested_at is None:",
+        "if True:",
+        SQLITE,
+        ("test_expire",),
+    ),
+    Mutant(
+        "cancel of a finished job",
+        "store/operate.py",
+        "filter(pk__in=states, state__in=_CANCELLABLE)",
+        "filter(pk__in=states)",
+        SQLITE,
+        ("test_operate",),
+    ),
+]
+
+MUTANTS = [*FENCE, *SWEEP, *CLAIM, *CANCEL]
+
+
+def run(mutant: Mutant) -> str:
+    """Return "killed", or what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="backwave-mutant-") as folder:
+        for name in COPIED:
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, Path(folder) / name)
+        path = Path(folder) / "django_backwave" / mutant.file
+        text = path.read_text()
+        if text.count(mutant.old) != 1:
+            return f"its text stands {text.count(mutant.old)} times in {mutant.file}, not once"
+        path.write_text(text.replace(mutant.old, mutant.new))
+        return _verdict(_pytest(mutant, folder))
+
+
+def _pytest(mutant: Mutant, folder: str) -> int | None:
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+        "-o", "faulthandler_timeout=60", *(f"tests/store/{name}.py" for name in mutant.tests),
+    ]  # fmt: skip
+    environment = {**os.environ, "BACKWAVE_TEST_DATABASE": mutant.database, "PYTHONPATH": folder}
+    environment.pop("BACKWAVE_TEST_FOLDER", None)
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return None
+    return done.returncode
+
+
+def _verdict(code: int | None) -> str:
+    if code == 0:
+        return "SURVIVED: no test noticed"
+    # 1: tests failed. A hang is red as well: faulthandler or the time-out ends it.
+    return "killed" if code in (1, None) or code < 0 else f"pytest could not run: exit code {code}"
+
+
+def main() -> int:
+    """Run all mutants, or those whose name has one of the words given."""
+    words = sys.argv[1:]
+    chosen = [one for one in MUTANTS if not words or any(word in one.name for word in words)]
+    if not chosen:
+        print("No mutant has such a name.", file=sys.stderr)
+        return 2
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        verdicts = list(pool.map(run, chosen))
+    for mutant, verdict in zip(chosen, verdicts, strict=True):
+        print(f"{mutant.name:45} {mutant.database:9} {verdict}")
+    alive = sum(verdict != "killed" for verdict in verdicts)
+    print(f"{len(chosen) - alive} of {len(chosen)} mutants killed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
