@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django_backwave.compat import AnyContext
 from django_backwave.core.protocol import StopReason
@@ -11,11 +11,14 @@ from django_backwave.exceptions import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from uuid import UUID
 
     from django_backwave.core.protocol import Claimed
     from django_backwave.jobs import BackWaveTask
     from django_backwave.results import JobResult
+
+    type AtomicBlock = Callable[[], AbstractContextManager[Completion]]
 
 #: The most important reason first.
 _REASONS = (StopReason.LEASE_LOST, StopReason.CANCEL, StopReason.SHUTDOWN)
@@ -63,20 +66,31 @@ class StopSwitch:
         return next((reason for reason in _REASONS if reason in self._told), None)
 
 
+class Completion:
+    """What ``context.atomic()`` gives: set ``output`` to a JSON value for the job's output."""
+
+    def __init__(self) -> None:
+        """Begin with None, the output of a handler that returns nothing."""
+        self.output: Any = None
+
+
 class JobContext(AnyContext):
     """What ``takes_context`` handlers get as their first argument."""
 
-    __slots__ = ("_claimed", "_result", "_switch", "_task", "_worker")
+    __slots__ = ("_atomic", "_claimed", "_result", "_switch", "_task", "_worker")
 
     _claimed: Claimed
     _task: BackWaveTask
     _worker: str
     _switch: StopSwitch
     _result: JobResult | None
+    _atomic: AtomicBlock
 
-    def __init__(self, *, claimed: Claimed, task: BackWaveTask, worker: str, switch: StopSwitch) -> None:
+    def __init__(
+        self, *, claimed: Claimed, task: BackWaveTask, worker: str, switch: StopSwitch, atomic: AtomicBlock
+    ) -> None:
         """Take what the worker knows; the result is built when somebody asks for it."""
-        values = (claimed, None, switch, task, worker)
+        values = (atomic, claimed, None, switch, task, worker)
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)  # its base is a frozen dataclass
 
@@ -131,6 +145,16 @@ class JobContext(AnyContext):
     def lease_lost(self) -> bool:
         """Whether this attempt has lost its lease: nothing that it reports will be recorded."""
         return self._switch.lease_lost
+
+    def atomic(self) -> AbstractContextManager[Completion]:
+        """Return a block whose writes in the jobs' database and the job's success are one transaction (G7).
+
+        ``with context.atomic() as done:`` completes the job; ``done.output`` is its output, None unless set.
+        A lost lease, or an exception that leaves the block, rolls everything back. What the handler does
+        after the block is no longer covered by the lease, and changes nothing of the job. Once a job only;
+        not within a transaction on the jobs' database, and not in a job that is atomic as a whole.
+        """
+        return self._atomic()
 
     def raise_if_stopped(self) -> None:
         """Raise Stopped if this handler should stop: lease lost, cancel requested, or shutdown."""

@@ -8,6 +8,7 @@
     │   │   ├── InvalidArguments (also TypeError)   the arguments do not fit, or are not JSON
     │   │   └── ForeignTransaction              a transaction is open on another database only (G1)
     │   ├── DuplicateJobName                    two handlers claim one stored name
+    │   ├── NotAtomic                           a wrong use of context.atomic()
     │   └── AttemptAbandoned                    in a result's errors: an attempt whose lease lapsed
     ├── Snooze                                  raised by a handler: run later, no failure counted
     └── GiveUp                                  raised by a handler: dead-letter now
@@ -41,6 +42,10 @@ class ForeignTransaction(InvalidJob):
 
 class DuplicateJobName(BackWaveError, ValueError):
     """Two handlers claim the same stored name."""
+
+
+class NotAtomic(BackWaveError, RuntimeError):
+    """``context.atomic()`` was used where it cannot keep its promise; nothing was written."""
 
 
 class AttemptAbandoned(BackWaveError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
 from asgiref.sync import sync_to_async
@@ -47,7 +48,7 @@ PER_ENQUEUE = (
 )
 
 #: Options that later releases bring; until then nobody shall believe that they work.
-NOT_BUILT_YET = frozenset({"atomic", "key", "schema", "timeout"})
+NOT_BUILT_YET = frozenset({"key", "schema", "timeout"})
 
 SHORTEST_LEASE, LONGEST_LEASE = 1, 10**9  # seconds
 MOST_ATTEMPTS = 2**31 - 1  # what the column holds
@@ -67,6 +68,7 @@ class JobOptions(TypedDict, total=False):
     retry_on: ErrorClasses
     give_up_on: ErrorClasses
     lease: float | timedelta | None
+    atomic: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -78,6 +80,7 @@ class BackWaveTask(AnyTask):
     which lead here, too. ``max_attempts``: failures until the job is dead-lettered. ``retry_on``:
     only these exceptions are retried. ``give_up_on``: these dead-letter at once, whatever
     ``retry_on`` says. ``lease``: seconds, None for the worker's.
+    ``atomic``: the handler's writes in the jobs' database and its success are one transaction (G7).
     """
 
     priority: int = DEFAULT_TASK_PRIORITY
@@ -92,6 +95,7 @@ class BackWaveTask(AnyTask):
     retry_on: tuple[type[BaseException], ...] = (BaseException,)
     give_up_on: tuple[type[BaseException], ...] = ()
     lease: float | None = None
+    atomic: bool = False
 
     def __init__(self, *, func: Callable[..., Any], name: str | None = None, **options: Any) -> None:
         """Check the options and register the function.
@@ -105,6 +109,11 @@ class BackWaveTask(AnyTask):
         options["job_name"] = payload.check_name(name, where)
         for option in options.keys() & _CHECKS.keys():
             options[option] = _CHECKS[option](options[option], f"{option} of {where}")
+        if options.get("atomic") and iscoroutinefunction(func):
+            raise InvalidJob(
+                f"atomic of {where} must be False: a transaction cannot span a coroutine. "
+                "Write a plain function."
+            )
         _fill(self, {**options, "func": func})
         self.get_backend().validate_task(self)
         registry.register(self)
@@ -310,8 +319,15 @@ def _lease(value: Any, what: str) -> float | None:
     return float(seconds)
 
 
+def _boolean(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidJob(f"{what} must be True or False, got {shown(value)}.")
+    return value
+
+
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "aliases": _aliases,
+    "atomic": _boolean,
     "backoff": _backoff,
     "give_up_on": _error_classes,
     "lease": _lease,

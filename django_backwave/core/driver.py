@@ -20,6 +20,7 @@ from django_backwave.core.protocol import (
     Claim,
     ClaimAnswered,
     CommandFailed,
+    Completed,
     Exit,
     Extend,
     Finished,
@@ -109,6 +110,7 @@ class Driver:
         self.options = options
         self._random = random
         self._held: dict[Key, _Held] = {}
+        self._trailing: dict[Key, Claimed] = {}  # their outcome is recorded, their code still runs
         self._rotation = Rotation()
         self._claiming: Claim | None = None
         self._settling = False
@@ -180,6 +182,9 @@ class Driver:
             case Finished(now, reports):
                 for report in reports:
                     self._finished(report, now)
+            case Completed(now, key):
+                self._trailing[key] = self._held.pop(key).job
+                self._stirred(now)
             case Settled(now, verdicts):
                 self._settled(now, verdicts)
             case Renewed():
@@ -225,12 +230,18 @@ class Driver:
         return commands
 
     def _finished(self, report: Report, now: float) -> None:
+        if self._room_since is None:
+            self._room_since = now
+        if self._trailing.pop(report.job.key, None) is not None:
+            return
+        if report.settled:
+            del self._held[report.job.key]
+            self._stirred(now)
+            return
         held = self._held[report.job.key]
         held.report = report
         held.phase = _Phase.BUFFERED
         held.write_at = now if self._ending else now + LINGER
-        if self._room_since is None:
-            self._room_since = now
 
     def _settled(self, now: float, verdicts: Mapping[Key, Verdict]) -> None:
         self._settling = False
@@ -400,7 +411,7 @@ class Driver:
         return commands
 
     def _over(self, now: float, *, idle: bool) -> bool:
-        unsettled = len(self._held) > len(self._running())
+        unsettled = any(held.phase is not _Phase.RUNNING for held in self._held.values())
         releasing = self._release_due or ReleaseUnknown in self._upkeep
         if self._claiming or self._settling or unsettled or releasing:
             return self._past(now, STOP_GRACE + FLUSH_GRACE)
@@ -412,7 +423,8 @@ class Driver:
     # What stands where.
 
     def _running(self) -> list[Claimed]:
-        return [held.job for held in self._held.values() if held.phase is _Phase.RUNNING]
+        running = [held.job for held in self._held.values() if held.phase is _Phase.RUNNING]
+        return [*running, *self._trailing.values()]
 
     def _room(self) -> int:
         reserved = self._claiming.limit if self._claiming else 0
@@ -435,7 +447,7 @@ class Driver:
         return limit is not None and self._started >= limit
 
     def _drained(self) -> bool:
-        return self._fresh and not (self._held or self._rotation or self._claiming)
+        return self._fresh and not (self._held or self._trailing or self._rotation or self._claiming)
 
     def _lease(self, job: Claimed) -> float:
         return self.options.lease if job.lease_seconds is None else job.lease_seconds

@@ -36,6 +36,17 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class InDoubt:
+    """The COMMIT of an atomic job ended in an error, so it may have landed: the history must be asked.
+
+    If it did not, everything was rolled back and this is the failure.
+    """
+
+    error: ErrorInfo
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The handler stopped, or never started, because a cancel was requested."""
 
@@ -66,7 +77,7 @@ class Abandoned:
     again: bool
 
 
-Outcome = Succeeded | Failed | Cancelled | Released | Snoozed | Unroutable | Abandoned
+Outcome = Succeeded | Failed | InDoubt | Cancelled | Released | Snoozed | Unroutable | Abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +128,7 @@ def decide(outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grac
                 output=output,
                 recorded=True,
             )
-        case Failed(error, final):
+        case Failed(error, final) | InDoubt(error, final):
             return _failure(numbers, error, final=final, jitter=jitter)
         case Abandoned(again):
             return _abandonment(numbers, again=again, jitter=jitter)

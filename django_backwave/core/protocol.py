@@ -28,7 +28,7 @@ class Claimed(NamedTuple):
     """A job as a claim hands it to a worker: its row, with the lease that begins now.
 
     ``lease_seconds`` is the job's own lease or None for the worker's; ``unroutable_for`` as in
-    ``outcome.Numbers``; ``claimed_at`` is the database's time of the claim.
+    ``outcome.Numbers``; ``headers`` is JSON text; ``claimed_at`` is the database's time of the claim.
     """
 
     job_id: UUID
@@ -43,6 +43,8 @@ class Claimed(NamedTuple):
     backoff_cap: float
     backoff_jitter: float
     lease_seconds: float | None
+    timeout_seconds: float | None
+    headers: str | None
     due_at: datetime
     enqueued_at: datetime
     claimed_at: datetime
@@ -71,7 +73,7 @@ class Report:
     ``jitter``: a random number in [0, 1) for the next delay. ``started_after``: seconds from the
     claim to the handler's start on the worker's monotonic clock, None if it never started.
     ``sent_before``: an earlier write of this report ended without an answer, so it may have been
-    applied.
+    applied. ``settled``: the store has it already, written in the handler's own transaction.
     """
 
     job: Claimed
@@ -79,12 +81,14 @@ class Report:
     jitter: float
     started_after: float | None
     sent_before: bool = False
+    settled: bool = False
 
 
 class Verdict(Enum):
     """What the fence said to a report."""
 
     APPLIED = "applied"
+    LANDED = "landed"  # a commit in doubt: the success had been recorded by it
     STALE = "stale"  # refused for ever: nothing was written anywhere
     LOCKED = "locked"  # somebody else holds the row's lock; the lease is live: try again
 
@@ -158,6 +162,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Completed:
+    """A handler's atomic block has recorded its success; the handler's code still runs."""
+
+    now: float
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The store answered a settle, one verdict for each report."""
 
@@ -211,6 +223,7 @@ Event = (
     | Scanned
     | ClaimAnswered
     | Finished
+    | Completed
     | Settled
     | Renewed
     | Swept

@@ -1,4 +1,4 @@
-"""An index over the jobs of some states only."""
+"""Indexes over some of the jobs only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.backends.ddl_references import Statement
+
+
+class PresentIndex(models.Index):
+    """Leaves out the rows whose first column is null, where the database can."""
+
+    def create_sql(
+        self,
+        model: type[models.Model],
+        schema_editor: BaseDatabaseSchemaEditor,
+        using: str = "",
+        **kwargs: Any,
+    ) -> Statement:
+        """Return the statement for the editor's vendor."""
+        partial = schema_editor.connection.features.supports_partial_indexes
+        present = models.Q(**{f"{self.fields[0]}__isnull": False}) if partial else None
+        index = models.Index(fields=self.fields, name=self.name, condition=present)
+        return index.create_sql(model, schema_editor, using=using, **kwargs)
 
 
 class StateIndex(models.Index):

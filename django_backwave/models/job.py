@@ -14,7 +14,7 @@ from django_backwave.models.fields import (
     InstantField,
     JSONTextField,
 )
-from django_backwave.models.indexes import StateIndex
+from django_backwave.models.indexes import PresentIndex, StateIndex
 
 STATE_LABELS = {
     JobState.WAITING: _("waiting"),
@@ -67,6 +67,10 @@ class Job(models.Model):
     finished_at = InstantField(_("finished at"), null=True)
     cause = ExactTextField(_("cause"), blank=True, default="")
     output = JSONTextField(_("output"), null=True)
+    # What the handler last said of itself: {"done", "total", "message", "at"}.
+    progress = JSONTextField(_("progress"), null=True)
+    # What the enqueuing process sent along: tenant, trace id, language.
+    headers = JSONTextField(_("headers"), null=True)
 
     class Meta:
         """Small indexes, one a purpose, and the one rule that the database itself can hold.
@@ -89,6 +93,7 @@ class Job(models.Model):
                 fields=["queue", "priority", "due_at", "id"],
             ),
             StateIndex(name="backwave_lease", states=[JobState.RUNNING], fields=["lease_expires_at"]),
+            PresentIndex(name="backwave_expiry", fields=["expires_at"]),
             StateIndex(name="backwave_finished", states=sorted(TERMINAL), fields=["state", "finished_at"]),
         )
         constraints = (

@@ -96,7 +96,8 @@ def _claim_sql(limit: int, table: str, instant: str, statement: str) -> str:
           FROM pick
          WHERE j.id = pick.id
         RETURNING j.id, j.name, j.queue, j.priority, j.payload, j.attempt, j.failures, j.max_attempts,
-               j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds,
+               j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds, j.timeout_seconds,
+               j.headers,
                j.due_at AT TIME ZONE 'UTC', j.enqueued_at AT TIME ZONE 'UTC',
                {instant} AT TIME ZONE 'UTC',
                extract(epoch FROM {instant} - j.unroutable_since)::float8
@@ -184,7 +185,7 @@ def _claim_portable(
 
 def _take(picked: list[UUID], *, worker: str, lease: float, at: datetime, using: str) -> list[Claimed]:
     """Take the jobs picked, but for those that somebody else took where they could not be locked."""
-    rows = _ready(using).filter(pk__in=picked).annotate(text=_PAYLOAD_TEXT).values_list(*_COLUMNS)
+    rows = _ready(using).filter(pk__in=picked).annotate(**_TEXTS).values_list(*_COLUMNS)
     groups: defaultdict[tuple[int, float], list[Claimed]] = defaultdict(list)
     for row in rows:
         job = _claimed(row, at)
@@ -210,15 +211,17 @@ def _take(picked: list[UUID], *, worker: str, lease: float, at: datetime, using:
     return taken
 
 
-#: The payload as it is stored: handlers' threads decode it.
-_PAYLOAD_TEXT = ExpressionWrapper(F("payload"), output_field=TextField())
+#: JSON as it is stored: handlers' threads decode it.
+_TEXTS = {
+    f"{name}_text": ExpressionWrapper(F(name), output_field=TextField()) for name in ("payload", "headers")
+}
 
 _COLUMNS = (
     "pk",
     "name",
     "queue",
     "priority",
-    "text",
+    "payload_text",
     "attempt",
     "failures",
     "max_attempts",
@@ -226,6 +229,8 @@ _COLUMNS = (
     "backoff_cap",
     "backoff_jitter",
     "lease_seconds",
+    "timeout_seconds",
+    "headers_text",
     "due_at",
     "enqueued_at",
     "unroutable_since",

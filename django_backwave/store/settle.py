@@ -19,6 +19,7 @@ from django_backwave.core.outcome import (
     Decision,
     ErrorInfo,
     Failed,
+    InDoubt,
     decide,
 )
 from django_backwave.core.protocol import Key, Report, Verdict
@@ -33,6 +34,8 @@ from django_backwave.store.retention import trim_attempts
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
     from datetime import datetime
+
+    from django_backwave.models.lease import LeaseQuerySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +76,48 @@ def settle(
     A job whose cancel was requested becomes CANCELLED, unless it succeeded (G8). One row that the database
     refuses is recorded as a failed attempt with that cause; the others are not delayed by it.
     """
-    entries = [
-        _entry(report, unroutable_grace) for report in sorted(reports, key=lambda report: report.job.key)
-    ]
+    ordered = sorted(reports, key=lambda report: report.job.key)
+    verdicts = _resolved(ordered, worker=worker, using=using)
+    entries = [_entry(report, unroutable_grace) for report in ordered if report.job.key not in verdicts]
+    if not entries:
+        return verdicts
     matched = _write_or_split(entries, worker=worker, using=using, now=now)
-    verdicts = dict.fromkeys(matched, Verdict.APPLIED)
+    verdicts |= dict.fromkeys(matched, Verdict.APPLIED)
     rest = [entry for entry in entries if entry.key not in verdicts]
     if rest:
         verdicts |= _unmatched(rest, worker=worker, using=using, now=now)
     return verdicts
+
+
+def _resolved(reports: Sequence[Report], *, worker: str, using: str) -> dict[Key, Verdict]:
+    """Ask the history about commits in doubt: those that landed are applied, open ones are locked.
+
+    The others were rolled back, and are settled as the failures that they are.
+    """
+    doubtful = [report.job.key for report in reports if isinstance(report.outcome, InDoubt)]
+    if not doubtful:
+        return {}
+    verdicts = _applied_before(doubtful, worker=worker, using=using)
+    landed = {key: Verdict.LANDED for key, verdict in verdicts.items() if verdict is Verdict.APPLIED}
+    locked = {key: Verdict.LOCKED for key, verdict in verdicts.items() if verdict is Verdict.LOCKED}
+    return landed | locked
+
+
+def complete(
+    report: Report, leases: LeaseQuerySet, *, worker: str, using: str, now: datetime | None = None
+) -> bool:
+    """Write a success in the caller's open transaction, through the guarded rows given.
+
+    Waits for the row if somebody else has locked it. Returns whether the fence let it through; if not,
+    nothing was written, and the caller must roll back.
+    """
+    entry = _entry(report, 0.0)
+    at = clock.read(using, now)
+    if not leases.update(**_values([entry], at)):
+        return False
+    Attempt.objects.using(using).bulk_create([_attempt(entry, worker, at)])
+    trim_attempts([entry.key], using=using)
+    return True
 
 
 def _entry(report: Report, grace: float) -> _Entry:

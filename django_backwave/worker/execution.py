@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from asyncio import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
+from django.db import connections
+
 from django_backwave import registry
-from django_backwave.context import JobContext, StopSwitch
+from django_backwave.context import Completion, JobContext, StopSwitch
 from django_backwave.core.outcome import (
     Cancelled,
     ErrorInfo,
     Failed,
+    InDoubt,
     Outcome,
     Released,
     Snoozed,
@@ -22,16 +27,20 @@ from django_backwave.core.outcome import (
     Unroutable,
 )
 from django_backwave.core.protocol import Claimed, Report, StopReason
-from django_backwave.exceptions import GiveUp, Snooze, Stopped
+from django_backwave.exceptions import GiveUp, NotAtomic, Snooze, Stopped
 from django_backwave.models.fields import decode_json
 from django_backwave.payload import encode_output
+from django_backwave.store.atomic import DatabaseBusy, Gate, LeaseGone, completing
 from django_backwave.worker import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from django_backwave.jobs import BackWaveTask
+
+logger = logging.getLogger("django_backwave.worker")
 
 #: Characters of a message and of a traceback that are kept; of a traceback the end says most.
 MESSAGE_LENGTH, TRACEBACK_LENGTH = 4_000, 30_000
@@ -41,18 +50,23 @@ MESSAGE_LENGTH, TRACEBACK_LENGTH = 4_000, 30_000
 class Execution:
     """An attempt that this worker runs. Its instants are monotonic seconds.
 
-    ``interrupt``: what cancels the handler while it runs, if it is async.
+    ``interrupt``: what cancels the handler while it runs, if it is async. ``completed``: told when an atomic
+    block has recorded the success while the handler goes on.
     """
 
     job: Claimed
     worker: str
     switch: StopSwitch
     claimed_at: float
+    using: str = field(kw_only=True)
+    completed: Callable[[], None] = field(kw_only=True)
     started_at: float | None = None
     ended_at: float | None = None
     error: BaseException | None = field(default=None, repr=False)
     report: Report | None = field(default=None, repr=False)
     interrupt: Callable[[], object] | None = field(default=None, repr=False)
+    gate: Gate | None = field(default=None, repr=False)
+    landed: bool = False
 
     @property
     def started_after(self) -> float | None:
@@ -72,6 +86,11 @@ class Execution:
         task = registry.resolve(self.job.name)
         return task is not None and iscoroutinefunction(task.func)
 
+    @property
+    def _doubtful(self) -> bool:
+        """Whether a COMMIT with the success in it ended in an error."""
+        return self.gate is not None and self.gate.written and not self.landed
+
     def tell(self, reason: StopReason) -> None:
         """Give the handler a reason to stop; an async one is cancelled, too."""
         self.switch.tell(reason)
@@ -81,7 +100,9 @@ class Execution:
     def run(self) -> Report:
         """Run the handler, unless the attempt is to stop before it starts. Raises nothing."""
         call = self._route()
-        return self._ended(self._outcome(call) if isinstance(call, _Call) else call)
+        if not isinstance(call, _Call):
+            return self._ended(call)
+        return self._ended(self._atomic(call) if call.task.atomic else self._outcome(call))
 
     async def arun(self) -> Report:
         """Do what ``run`` does with an async handler."""
@@ -103,7 +124,8 @@ class Execution:
         if misfit is not None:
             return Unroutable(f"the arguments do not fit {task.module_path}: {misfit}")
         context = [self._context(task)] if task.takes_context else []
-        self.started_at = clock.monotonic()
+        if not task.atomic:
+            self.started_at = clock.monotonic()
         return _Call(task, partial(task.func, *context, *args, **kwargs))
 
     def _outcome(self, call: _Call) -> Outcome:
@@ -118,7 +140,62 @@ class Execution:
         except BaseException as error:
             return self._raised(call.task, error)
 
+    def _atomic(self, call: _Call) -> Outcome:
+        """Run a handler whose writes and whose success are one transaction."""
+        self.gate = Gate()
+        output = Succeeded("null")
+
+        def report() -> Report:
+            return self._report(output)
+
+        try:
+            with self._completing(self.gate, report):
+                self.started_at = clock.monotonic()
+                output = _succeeded(call.task, call.function())
+        except (DatabaseBusy, LeaseGone):
+            return Released()  # after a lost lease the fence refuses this, too
+        except BaseException as error:
+            return self._raised(call.task, error)
+        self.landed = True
+        return output
+
+    @contextmanager
+    def _block(self, task: BackWaveTask) -> Iterator[Completion]:
+        """Be ``context.atomic()``."""
+        self._refuse_block(task)
+        done, self.gate = Completion(), Gate()
+        try:
+            with self._completing(self.gate, lambda: self._report(_succeeded(task, done.output))):
+                yield done
+        except LeaseGone:
+            self.switch.tell(StopReason.LEASE_LOST)
+            raise Stopped(StopReason.LEASE_LOST) from None
+        self.landed = True
+        self.completed()
+
+    def _refuse_block(self, task: BackWaveTask) -> None:
+        if task.atomic:
+            raise NotAtomic(f"{task.module_path} is atomic as a whole: write without context.atomic().")
+        if iscoroutinefunction(task.func):
+            raise NotAtomic(f"{task.module_path} is a coroutine function, which no transaction can span.")
+        if self.gate is not None and self.gate.written:
+            raise NotAtomic(f"{task.module_path} has completed its job already: context.atomic() works once.")
+        if connections[self.using].in_atomic_block:
+            raise NotAtomic(
+                f"{task.module_path} has a transaction open on {self.using!r}: context.atomic() must be the "
+                "outermost. Leave that block first."
+            )
+
+    def _completing(self, gate: Gate, report: Callable[[], Report]) -> AbstractContextManager[None]:
+        return completing(gate, self.job, worker=self.worker, report=report, using=self.using)
+
+    def _in_doubt(self, task: BackWaveTask, error: BaseException) -> Outcome:
+        self.error = error
+        return InDoubt(describe(error), final=task.is_final(error))
+
     def _raised(self, task: BackWaveTask, error: BaseException) -> Outcome:
+        if self._doubtful:
+            return self._in_doubt(task, error)
         if isinstance(error, Snooze):
             return Snoozed(error.seconds)
         if _means_stop(error) and self.switch.reason is not None:
@@ -129,16 +206,37 @@ class Execution:
 
     def _ended(self, outcome: Outcome) -> Report:
         self.ended_at = clock.monotonic()
-        self.report = Report(
+        if self._doubtful and not isinstance(outcome, InDoubt):
+            # The handler went on after its block had failed in COMMIT: what it made of that does not count.
+            outcome = InDoubt(describe(self.error or NotAtomic("the commit of context.atomic() failed")))
+        if self.landed and not isinstance(outcome, Succeeded):
+            logger.warning(
+                "action=after_completion job=%s name=%s: what the handler did after its atomic block changes "
+                "nothing of the job",
+                self.job.job_id,
+                self.job.name,
+                exc_info=self.error,
+            )
+        self.report = self._report(Succeeded("null") if self.landed else outcome, settled=self.landed)
+        return self.report
+
+    def _report(self, outcome: Outcome, *, settled: bool = False) -> Report:
+        return Report(
             job=self.job,
             outcome=outcome,
             jitter=clock.random(),
             started_after=self.started_after,
+            settled=settled,
         )
-        return self.report
 
     def _context(self, task: BackWaveTask) -> JobContext:
-        return JobContext(claimed=self.job, task=task, worker=self.worker, switch=self.switch)
+        return JobContext(
+            claimed=self.job,
+            task=task,
+            worker=self.worker,
+            switch=self.switch,
+            atomic=partial(self._block, task),
+        )
 
     def _stopped(self) -> Outcome:
         # A lost lease is reported as a hand-back: whatever is reported, only the fence refuses it.

@@ -10,7 +10,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from django_backwave.core.outcome import Failed, Snoozed, Succeeded, Unroutable, decide
+from django_backwave.core.outcome import Failed, InDoubt, Snoozed, Succeeded, Unroutable, decide
 from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
 
@@ -70,7 +70,11 @@ def _log_end(execution: Execution, verdict: Verdict, *, grace: float) -> None:
         word, note = "stale", f" refused={decision.outcome.value}"
     elif execution.switch.cancel_requested and not isinstance(outcome, Succeeded):
         word = AttemptOutcome.CANCELLED.value
-    elif isinstance(outcome, Failed):
+    elif verdict is Verdict.LANDED:
+        # What failed came after COMMIT, in a callback of the handler's, or the reply was lost on its way.
+        word, note, error = AttemptOutcome.SUCCEEDED.value, " note=error_after_commit", execution.error
+        level = logging.WARNING
+    elif isinstance(outcome, Failed | InDoubt):
         dead = decision.state is JobState.DEAD_LETTERED
         level = logging.ERROR if dead else logging.WARNING
         error = execution.error

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from django_backwave import __version__, conf, registry
 from django_backwave.context import StopSwitch
 from django_backwave.core.driver import Driver, Options
 from django_backwave.core.protocol import (
+    Completed,
     Exit,
     Extend,
     Finished,
@@ -104,6 +106,9 @@ class Worker:
                 self._see_to(command)
             if isinstance(event, Settled):
                 self._tell_of_ends(event.verdicts)
+            if isinstance(event, Finished):
+                landed = [report.job.key for report in event.reports if report.settled]
+                self._tell_of_ends(dict.fromkeys(landed, Verdict.APPLIED))
             interval = self._driver.beat_every()
         self.heart.hurry(interval)
 
@@ -143,7 +148,14 @@ class Worker:
         match command:
             case Start(job, lease_ends, claimed_at):
                 switch = StopSwitch(lease_ends=lease_ends, clock=clock.monotonic)
-                execution = Execution(job, self.name, switch, claimed_at)
+                execution = Execution(
+                    job,
+                    self.name,
+                    switch,
+                    claimed_at,
+                    using=self.using,
+                    completed=partial(self._completed, job.key),
+                )
                 self._executions[job.key] = execution
                 (self._coroutines if execution.is_async else self._handlers).submit(execution)
             case Tell(key, reason):
@@ -160,6 +172,10 @@ class Worker:
         for key, verdict in verdicts.items():
             if verdict is not Verdict.LOCKED:
                 self.notifier.settled(self._executions.pop(key), verdict, grace=self.grace)
+
+    def _completed(self, key: Key) -> None:
+        """Take note, in the handler's thread, that its atomic block has recorded the success."""
+        self.feed(Completed(clock.monotonic(), key))
 
     def _finished(self, report: Report) -> None:
         self.pump.put(Finished(clock.monotonic(), [report]))

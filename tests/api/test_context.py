@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -43,6 +44,8 @@ def claimed(**changes) -> Claimed:
         "backoff_cap": 9.0,
         "backoff_jitter": 0.2,
         "lease_seconds": None,
+        "timeout_seconds": None,
+        "headers": None,
         "due_at": NOW,
         "enqueued_at": NOW - timedelta(hours=1),
         "claimed_at": NOW,
@@ -57,6 +60,7 @@ def context(clock: Clock | None = None, **changes) -> JobContext:
         task=handlers.send_receipt,
         worker="host:1:a",
         switch=switch(clock or Clock()),
+        atomic=nullcontext,
     )
 
 

@@ -68,7 +68,7 @@ def test_every_exception_is_retried_by_default(error):
     assert handlers.echo.is_final(error) is False
 
 
-@pytest.mark.parametrize("option", ["timeout", "atomic", "key", "schema"])
+@pytest.mark.parametrize("option", ["timeout", "key", "schema"])
 def test_an_option_of_a_later_release_is_refused(option):
     """Nobody shall believe in a promise that is not kept yet."""
     with pytest.raises(TypeError) as caught:
@@ -85,7 +85,8 @@ def test_an_unknown_option_is_refused():
 
     assert str(caught.value) == (
         f"{WHERE} has the unknown option 'max_atempts'. The options are: priority, queue_name, "
-        "backend, takes_context, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease."
+        "backend, takes_context, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease, "
+        "atomic."
     )
     assert resolve(WHERE) is None
 

@@ -57,6 +57,8 @@ def claimed(number: int = 1, **changes: Any) -> Claimed:
         "backoff_cap": 300.0,
         "backoff_jitter": 0.2,
         "lease_seconds": None,
+        "timeout_seconds": None,
+        "headers": None,
         "due_at": EPOCH,
         "enqueued_at": EPOCH,
         "claimed_at": EPOCH,

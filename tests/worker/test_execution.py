@@ -28,7 +28,7 @@ def attempt(monkeypatch):
         for reason in told:
             switch.tell(reason)
         job = claimed(name=options.get("job_name", NAME), payload=payload)
-        return Execution(job, "host:1:a", switch, claimed_at=0.0).run()
+        return Execution(job, "host:1:a", switch, claimed_at=0.0, using="default", completed=bool).run()
 
     return run
 
@@ -246,7 +246,7 @@ def test_an_unknown_name_is_no_failure(attempt, monkeypatch):
     monkeypatch.setattr(registry, "resolve", {}.get)
     job = claimed(name="shop.gone")
     switch = StopSwitch(lease_ends=60.0, clock=lambda: 0.0)
-    report = Execution(job, "host:1:a", switch, claimed_at=0.0).run()
+    report = Execution(job, "host:1:a", switch, claimed_at=0.0, using="default", completed=bool).run()
 
     assert report.outcome == Unroutable("no handler here is named 'shop.gone'")
     assert report.started_after is None

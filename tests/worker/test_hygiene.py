@@ -43,7 +43,7 @@ class Thread:
         """Run a handler and return its outcome, once the thread is done with the cleaning up."""
         self._tasks["handler"] = BackWaveTask.unchecked(func=handler, job_name="handler")
         switch = StopSwitch(lease_ends=60.0, clock=lambda: 0.0)
-        self._threads.submit(Execution(claimed(name="handler"), "host:1:a", switch, claimed_at=0.0))
+        self._threads.submit(Execution(claimed(name="handler"), "host:1:a", switch, claimed_at=0.0, using="default", completed=bool))
         return self._reports.get(timeout=PATIENCE).outcome
 
     def run(self, handler):
