@@ -16,7 +16,7 @@ PORT := 8000
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo shop test $(DATABASES:%=test-%) quick check mutate docs format clean
+.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) quick check mutate docs format clean
 
 help: ## show this list
 	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ $(READY): pyproject.toml
 
 demo: $(READY) ## run the example shop through crashes and freezes, and show what became of each job
 	$(BIN)/python example_project/manage.py demo
+
+chaos: $(READY) ## kill and freeze workers under 500 orders, and compare the ledger (a minute or two)
+	$(BIN)/python example_project/manage.py chaos
 
 # On SQLite in example_project/var, whatever database the environment names.
 shop: $(READY) ## open the example shop in a browser, with a worker and the admin; PORT=8001 for another port

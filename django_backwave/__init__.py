@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from django_backwave.core.policy import Backoff
     from django_backwave.core.protocol import CancelResult
     from django_backwave.core.states import JobState
-    from django_backwave.exceptions import GiveUp, Snooze, Stopped
+    from django_backwave.exceptions import GiveUp, Retry, Snooze, Stopped
     from django_backwave.jobs import enqueue_many, job
     from django_backwave.results import JobResult
 
@@ -28,6 +28,7 @@ _HOMES = {
     "JobContext": "django_backwave.context",
     "JobResult": "django_backwave.results",
     "JobState": "django_backwave.core.states",
+    "Retry": "django_backwave.exceptions",
     "Snooze": "django_backwave.exceptions",
     "Stopped": "django_backwave.exceptions",
     "enqueue_many": "django_backwave.jobs",
@@ -42,6 +43,7 @@ __all__ = [
     "JobContext",
     "JobResult",
     "JobState",
+    "Retry",
     "Snooze",
     "Stopped",
     "enqueue_many",

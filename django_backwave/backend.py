@@ -7,6 +7,7 @@ the store are imported where they are used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,7 @@ from uuid import UUID
 from django.db import router
 from django.utils.module_loading import import_string
 
-from django_backwave import conf, payload, registry
+from django_backwave import conf, hooks, notes, payload, registry
 from django_backwave.compat import (
     AnyTask,
     BaseTaskBackend,
@@ -30,7 +31,7 @@ from django_backwave.jobs import OURS, BackWaveTask, adopt
 from django_backwave.payload import shown
 
 if TYPE_CHECKING:
-    from django_backwave.core.protocol import CancelResult
+    from django_backwave.core.protocol import CancelResult, RequeueResult
     from django_backwave.results import JobResult
     from django_backwave.store.enqueue import NewJob
 
@@ -80,12 +81,13 @@ class BackWaveBackend(BaseTaskBackend):
     ) -> JobResult:
         """Insert a job in the caller's transaction, and return its result.
 
-        Raises InvalidTask, InvalidJob, InvalidArguments or ForeignTransaction before any SQL.
+        Raises InvalidTask, InvalidJob, InvalidArguments or ForeignTransaction before any SQL of ours.
         """
         from django_backwave.store import enqueue
 
         self.validate_task(task)
         new = _new_job(task, args, kwargs)
+        new = replace(new, headers=hooks.headers_for(task))
         at = enqueue.insert_one(new, using=jobs_database())
         return self._enqueued(task, new, at)
 
@@ -99,6 +101,8 @@ class BackWaveBackend(BaseTaskBackend):
         new = [_numbered(task, item, number) for number, item in enumerate(calls)]
         if not new:
             return []
+        headers = hooks.headers_for(task)
+        new = [replace(one, headers=headers) for one in new] if headers else new
         at = enqueue.insert_many(new, using=jobs_database())
         return [self._enqueued(task, one, at) for one in new]
 
@@ -125,6 +129,16 @@ class BackWaveBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         return done[job_id]
 
+    def requeue(self, result_id: str, *, reset_failures: bool = True) -> RequeueResult:
+        """Send a finished job back and say what that did. Raises TaskResultDoesNotExist."""
+        from django_backwave.store import operate
+
+        job_id = _job_id(result_id)
+        done = operate.requeue([job_id], reset_failures=reset_failures, using=jobs_database())
+        if job_id not in done:
+            raise TaskResultDoesNotExist(result_id)
+        return done[job_id]
+
     def _enqueued(self, task: AnyTask, new: NewJob, at: Any) -> JobResult:
         from django_backwave import results
 
@@ -141,16 +155,20 @@ def _new_job(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     reason = registry.binds(own, args, kwargs)
     if reason is not None:
         raise InvalidArguments(f"The arguments do not fit {where}: {reason}.")
+    run_after = payload.instant_of(own.run_after, where)
     return NewJob(
         id=new_id(),
         name=own.job_name,
         queue=own.queue_name,
         priority=int(own.priority),
         payload=payload.encode_arguments(where, args, kwargs),
-        run_after=payload.instant_of(own.run_after, where),
+        run_after=run_after,
         max_attempts=own.max_attempts,
         backoff=own.backoff,
         lease_seconds=own.lease,
+        tags=notes.words(own.tags),
+        timeout_seconds=own.timeout,
+        expires=payload.expiry_of(own.expires, run_after, where),
     )
 
 

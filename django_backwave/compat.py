@@ -22,7 +22,15 @@ from django.tasks.exceptions import (
     TaskResultDoesNotExist,
     TaskResultMismatch,
 )
-from django.tasks.signals import task_enqueued, task_finished, task_started
+from django.tasks.signals import (
+    log_task_enqueued,
+    log_task_finished,
+    log_task_started,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+from django.tasks.signals import logger as tasks_logger
 
 # Type checkers know these classes as generic; at run time they cannot be subscripted.
 if TYPE_CHECKING:
@@ -32,10 +40,14 @@ if TYPE_CHECKING:
 else:
     AnyTask, AnyResult, AnyContext = Task, TaskResult, TaskContext
 
+#: The receivers that write Django's own log lines, to ``tasks_logger``.
+LOG_RECEIVERS = (log_task_enqueued, log_task_finished, log_task_started)
+
 __all__ = [
     "DEFAULT_TASK_BACKEND_ALIAS",
     "DEFAULT_TASK_PRIORITY",
     "DEFAULT_TASK_QUEUE_NAME",
+    "LOG_RECEIVERS",
     "AnyContext",
     "AnyResult",
     "AnyTask",
@@ -54,4 +66,5 @@ __all__ = [
     "task_enqueued",
     "task_finished",
     "task_started",
+    "tasks_logger",
 ]

@@ -15,6 +15,8 @@ from django.core.exceptions import ImproperlyConfigured
 DEFAULTS: dict[str, Any] = {
     "DATABASE": None,  # alias of the jobs' database; None: where the router writes Job
     "MODULES": [],  # further modules with handlers, beside `jobs` and `tasks` of each app
+    "ON_ENQUEUE": [],  # dotted paths of callables: task → dict of headers, kept with the job
+    "AROUND": [],  # dotted paths of callables: context → context manager, entered around each handler
     "ALLOW_SEPARATE_TRANSACTION": False,  # give up G1 while a transaction is open elsewhere
     "MAX_PAYLOAD": 256 * 1024,  # bytes of JSON
     "MAX_OUTPUT": 64 * 1024,  # bytes of JSON

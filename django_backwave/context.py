@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django_backwave.compat import AnyContext
 from django_backwave.core.protocol import StopReason
 from django_backwave.exceptions import Stopped
+from django_backwave.notes import Notes, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from uuid import UUID
 
     from django_backwave.core.protocol import Claimed
     from django_backwave.jobs import BackWaveTask
     from django_backwave.results import JobResult
 
+    class OnceBlock(AbstractContextManager["Once"], AbstractAsyncContextManager["Once"], Protocol):
+        """What ``context.once(name)`` gives, for both kinds of handlers."""
+
     type AtomicBlock = Callable[[], AbstractContextManager[Completion]]
 
 #: The most important reason first.
-_REASONS = (StopReason.LEASE_LOST, StopReason.CANCEL, StopReason.SHUTDOWN)
+_REASONS = (StopReason.LEASE_LOST, StopReason.CANCEL, StopReason.TIMEOUT, StopReason.SHUTDOWN)
 
 
 class StopSwitch:
@@ -37,9 +41,11 @@ class StopSwitch:
         self._clock = clock
         self._told: set[StopReason] = set()
 
-    def tell(self, reason: StopReason) -> None:
-        """Give a reason to stop; it stays, and others may join it."""
+    def tell(self, reason: StopReason) -> bool:
+        """Give a reason to stop; it stays, and others may join it. Return whether it is a new one."""
+        new = reason not in self._told
         self._told.add(reason)
+        return new
 
     def extend(self, lease_ends: float) -> None:
         """Move the lease's end: the database has renewed it, also if it had passed by the clock.
@@ -60,7 +66,11 @@ class StopSwitch:
 
     @property
     def reason(self) -> StopReason | None:
-        """Why to stop: a lost lease before a cancel, a cancel before a shutdown; None: go on."""
+        """Why to stop, None: go on.
+
+        A lost lease comes first, for then nothing is recorded. A cancel goes before a time-out, for it ends
+        the job and not only the attempt. A time-out goes before a shutdown: the handler had its time anyway.
+        """
         if self.lease_lost:
             return StopReason.LEASE_LOST
         return next((reason for reason in _REASONS if reason in self._told), None)
@@ -74,23 +84,59 @@ class Completion:
         self.output: Any = None
 
 
+class Once:
+    """What ``context.once(name)`` gives.
+
+    ``first``: no earlier attempt has begun this effect. ``done``: an earlier one has ended it; if neither
+    holds, one began it and nobody knows how far it came. ``result``: what the attempt that ended it left
+    here; set it to a JSON value for the attempts to come.
+    """
+
+    def __init__(self, *, first: bool, done: bool, result: Any) -> None:
+        """Take what the mark says."""
+        self.first = first
+        self.done = done
+        self.result = result
+
+
 class JobContext(AnyContext):
     """What ``takes_context`` handlers get as their first argument."""
 
-    __slots__ = ("_atomic", "_claimed", "_result", "_switch", "_task", "_worker")
+    __slots__ = (
+        "_atomic",
+        "_claimed",
+        "_headers",
+        "_notes",
+        "_once",
+        "_result",
+        "_switch",
+        "_task",
+        "_worker",
+    )
 
     _claimed: Claimed
     _task: BackWaveTask
     _worker: str
     _switch: StopSwitch
     _result: JobResult | None
+    _headers: dict[str, Any] | None
+    _notes: Notes
     _atomic: AtomicBlock
+    _once: Callable[[str], OnceBlock]
 
     def __init__(
-        self, *, claimed: Claimed, task: BackWaveTask, worker: str, switch: StopSwitch, atomic: AtomicBlock
+        self,
+        *,
+        claimed: Claimed,
+        task: BackWaveTask,
+        worker: str,
+        switch: StopSwitch,
+        atomic: AtomicBlock,
+        once: Callable[[str], OnceBlock],
+        notes: Notes | None = None,
     ) -> None:
         """Take what the worker knows; the result is built when somebody asks for it."""
-        values = (atomic, claimed, None, switch, task, worker)
+        values = (atomic, claimed, None, notes or Notes(), once, None, switch, task, worker)
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)  # its base is a frozen dataclass
 
@@ -156,8 +202,46 @@ class JobContext(AnyContext):
         """
         return self._atomic()
 
+    def once(self, name: str) -> OnceBlock:
+        """Return a block around one effect outside the database, with a durable mark of it under this name.
+
+        ``with context.once("charge") as once:`` marks the effect as begun, and as done when the block ends
+        cleanly; ``once.first``, ``once.done`` and ``once.result`` say what earlier attempts have marked. A
+        lost lease raises Stopped. Async handlers write ``async with``. Raises NotOnce within a transaction
+        on the jobs' database, and in a job that is atomic as a whole.
+        """
+        return self._once(name)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What the enqueuing process sent along, by the hooks in ``BACKWAVE["ON_ENQUEUE"]``."""
+        if self._headers is None:
+            from django_backwave.models.fields import decode_json
+
+            headers = decode_json(self._claimed.headers) if self._claimed.headers else {}
+            object.__setattr__(self, "_headers", headers)
+            return headers
+        return self._headers
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Say how far this attempt has come: ``done`` of ``total``, or of nobody knows how much.
+
+        It is kept in memory and written with the next heartbeat, at most once a second, under the fence: the
+        newest one wins, and no call waits. ``message`` has at most 200 characters. Raises TypeError or
+        ValueError for what is no progress.
+        """
+        self._notes.say(Progress.checked(done, total, message))
+
+    def tag(self, key: str, value: str | None = None) -> None:
+        """Tag this job, ``tag("customer", "7")``, or label it, ``tag("vip")``, to find it by.
+
+        Written together with this attempt's outcome, whatever that is, and dropped with it if it is stale.
+        At most 50 an attempt. Raises TypeError or ValueError for what is no tag.
+        """
+        self._notes.tag(key, value)
+
     def raise_if_stopped(self) -> None:
-        """Raise Stopped if this handler should stop: lease lost, cancel requested, or shutdown."""
+        """Raise Stopped if this handler should stop: lease lost, cancel, time-out, or shutdown."""
         reason = self._switch.reason
         if reason is not None:
             raise Stopped(reason)

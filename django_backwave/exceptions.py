@@ -8,9 +8,12 @@
     │   │   ├── InvalidArguments (also TypeError)   the arguments do not fit, or are not JSON
     │   │   └── ForeignTransaction              a transaction is open on another database only (G1)
     │   ├── DuplicateJobName                    two handlers claim one stored name
-    │   ├── NotAtomic                           a wrong use of context.atomic()
-    │   └── AttemptAbandoned                    in a result's errors: an attempt whose lease lapsed
+    │   ├── NotAtomic                           a wrong use of an atomic job, or of context.atomic()
+    │   ├── NotOnce                             a wrong use of context.once()
+    │   ├── AttemptAbandoned                    in a result's errors: an attempt whose lease lapsed
+    │   └── TimedOut                            in a result's errors: an attempt whose time-out was over
     ├── Snooze                                  raised by a handler: run later, no failure counted
+    ├── Retry                                   raised by a handler: a failure, tried again when it says
     └── GiveUp                                  raised by a handler: dead-letter now
     BaseException
     └── Stopped                                 raised in a handler that must stop
@@ -18,10 +21,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from django_backwave.core.policy import SHORTEST_DELAY
-from django_backwave.core.protocol import StopReason
+from django_backwave.core.policy import delay_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from django_backwave.core.protocol import StopReason
 
 
 class BackWaveError(Exception):
@@ -45,11 +52,19 @@ class DuplicateJobName(BackWaveError, ValueError):
 
 
 class NotAtomic(BackWaveError, RuntimeError):
-    """``context.atomic()`` was used where it cannot keep its promise; nothing was written."""
+    """An atomic job or block cannot keep its promise as it is used; nothing was written."""
+
+
+class NotOnce(BackWaveError, RuntimeError):
+    """``context.once()`` was used where its mark could not be kept; nothing was written."""
 
 
 class AttemptAbandoned(BackWaveError):
     """An attempt ended because its lease lapsed: its worker crashed, froze or lost the database."""
+
+
+class TimedOut(BackWaveError):
+    """An attempt ran for longer than its job's time-out, and was told to stop."""
 
 
 class Snooze(Exception):
@@ -60,15 +75,27 @@ class Snooze(Exception):
 
     def __init__(self, delay: float | timedelta) -> None:
         """Check the delay where it is given, inside the handler."""
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise TypeError(f"Snooze takes seconds or a timedelta, got {delay!r}.")
-        if not SHORTEST_DELAY <= seconds < 10**9:
-            raise ValueError(
-                f"Snooze takes at least {SHORTEST_DELAY:g} second and less than 10**9, got {delay!r}."
-            )
         super().__init__(delay)
-        self.seconds = float(seconds)
+        self.seconds = delay_seconds("Snooze", delay)
+
+
+class Retry(Exception):
+    """Raised by a handler that failed and knows when to be tried again; the failure counts.
+
+    ``after``: seconds or a timedelta, at least 1 second, instead of the job's backoff; chance takes nothing
+    away. ``reason`` becomes the job's cause. Whatever ``retry_on`` and ``give_up_on`` say, only used up
+    failures dead-letter the job.
+    """
+
+    def __init__(self, after: float | timedelta, reason: str = "") -> None:
+        """Check the delay where it is given, inside the handler."""
+        super().__init__(after, reason)
+        self.seconds = delay_seconds("Retry", after)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Say why, or else when."""
+        return self.reason or f"again in {self.seconds:g} s"
 
 
 class GiveUp(Exception):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 from asgiref.sync import sync_to_async
 from django.utils.module_loading import import_string
 
-from django_backwave import payload, registry
+from django_backwave import notes, payload, registry
 from django_backwave.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -21,13 +21,14 @@ from django_backwave.compat import (
     task_backends,
 )
 from django_backwave.core.policy import Backoff
-from django_backwave.exceptions import InvalidJob
+from django_backwave.exceptions import InvalidJob, Retry
 from django_backwave.payload import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from django_backwave.compat import BaseTaskBackend
+    from django_backwave.notes import Tag
     from django_backwave.results import JobResult
 
     type ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
@@ -45,12 +46,15 @@ PER_ENQUEUE = (
     "max_attempts",
     "backoff",
     "lease",
+    "timeout",
+    "expires",
+    "tags",
 )
 
 #: Options that later releases bring; until then nobody shall believe that they work.
-NOT_BUILT_YET = frozenset({"key", "schema", "timeout"})
+NOT_BUILT_YET = frozenset({"key", "schema"})
 
-SHORTEST_LEASE, LONGEST_LEASE = 1, 10**9  # seconds
+SHORTEST, LONGEST = 1, 10**9  # seconds of a lease, a time-out, or until a job expires
 MOST_ATTEMPTS = 2**31 - 1  # what the column holds
 
 
@@ -68,6 +72,7 @@ class JobOptions(TypedDict, total=False):
     retry_on: ErrorClasses
     give_up_on: ErrorClasses
     lease: float | timedelta | None
+    timeout: float | timedelta | None
     atomic: bool
 
 
@@ -79,7 +84,9 @@ class BackWaveTask(AnyTask):
     (``Task.name`` stays what it is in Django, the function's name). ``aliases``: former names,
     which lead here, too. ``max_attempts``: failures until the job is dead-lettered. ``retry_on``:
     only these exceptions are retried. ``give_up_on``: these dead-letter at once, whatever
-    ``retry_on`` says. ``lease``: seconds, None for the worker's.
+    ``retry_on`` says. ``lease``: seconds, None for the worker's. ``timeout``: seconds that the handler may
+    run, None for any length. ``expires`` (only in ``using()``): a job not started by then is cancelled.
+    ``tags`` (only in ``using()``): words to find the job by.
     ``atomic``: the handler's writes in the jobs' database and its success are one transaction (G7).
     """
 
@@ -95,6 +102,9 @@ class BackWaveTask(AnyTask):
     retry_on: tuple[type[BaseException], ...] = (BaseException,)
     give_up_on: tuple[type[BaseException], ...] = ()
     lease: float | None = None
+    timeout: float | None = None
+    expires: datetime | float | None = None
+    tags: tuple[Tag, ...] = ()
     atomic: bool = False
 
     def __init__(self, *, func: Callable[..., Any], name: str | None = None, **options: Any) -> None:
@@ -148,8 +158,15 @@ class BackWaveTask(AnyTask):
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
         lease: float | timedelta | None = None,
+        timeout: float | timedelta | None = None,
+        expires: datetime | float | timedelta | None = None,
+        tags: Iterable[Tag] | None = None,
     ) -> Self:
-        """Return a copy with other options for the next enqueue; None leaves one as it is."""
+        """Return a copy with other options for the next enqueue; None leaves one as it is.
+
+        ``expires``: a datetime, aware under USE_TZ; or seconds, or a timedelta, from the enqueue on, by the
+        database's clock. ``tags``: labels, and pairs of key and value, ``["vip", ("customer", "7")]``.
+        """
         given = {
             "priority": priority,
             "queue_name": queue_name,
@@ -158,6 +175,9 @@ class BackWaveTask(AnyTask):
             "max_attempts": max_attempts,
             "backoff": backoff,
             "lease": lease,
+            "timeout": timeout,
+            "expires": expires,
+            "tags": tags,
         }
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return replace(self, **changed)
@@ -170,6 +190,8 @@ class BackWaveTask(AnyTask):
 
     def is_final(self, error: BaseException) -> bool:
         """Say whether this exception of the handler dead-letters the job at once."""
+        if isinstance(error, Retry):
+            return False
         return isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on)
 
     if TYPE_CHECKING:
@@ -194,7 +216,12 @@ def job(
     """
 
     def define(function: Callable[..., Any]) -> BackWaveTask:
-        for option, instead in (("run_after", "using(run_after=...)"), ("job_name", "name=...")):
+        for option, instead in (
+            ("run_after", "using(run_after=...)"),
+            ("expires", "using(expires=...)"),
+            ("tags", "using(tags=...)"),
+            ("job_name", "name=..."),
+        ):
             if option in options:
                 raise TypeError(f"@job of {_path_of(function)} takes no option {option!r}. Write {instead}.")
         return BackWaveTask(func=function, **{"backend": OURS, **options})
@@ -302,7 +329,11 @@ def _aliases(value: Any, what: str) -> tuple[str, ...]:
     return tuple(payload.check_name(name, what) for name in value)
 
 
-def _lease(value: Any, what: str) -> float | None:
+def _expires(value: Any, what: str) -> datetime | float | None:
+    return payload.check_expires(value, what) if isinstance(value, datetime) else _seconds(value, what)
+
+
+def _seconds(value: Any, what: str) -> float | None:
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -310,13 +341,19 @@ def _lease(value: Any, what: str) -> float | None:
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
         or math.isnan(seconds)
-        or not SHORTEST_LEASE <= seconds < LONGEST_LEASE
+        or not SHORTEST <= seconds < LONGEST
     ):
         raise InvalidJob(
-            f"{what} must be from {SHORTEST_LEASE} to {LONGEST_LEASE:,} seconds or a timedelta, "
-            f"got {shown(value)}."
+            f"{what} must be from {SHORTEST} to {LONGEST:,} seconds or a timedelta, got {shown(value)}."
         )
     return float(seconds)
+
+
+def _tags(value: Any, what: str) -> tuple[Tag, ...]:
+    try:
+        return tuple(word.tag for word in notes.words(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(f"{what} cannot be stored: {error}") from None
 
 
 def _boolean(value: Any, what: str) -> bool:
@@ -330,7 +367,10 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "atomic": _boolean,
     "backoff": _backoff,
     "give_up_on": _error_classes,
-    "lease": _lease,
+    "expires": _expires,
+    "lease": _seconds,
     "max_attempts": _max_attempts,
     "retry_on": _error_classes,
+    "tags": _tags,
+    "timeout": _seconds,
 }

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_backwave import conf
-from django_backwave.core.limits import NAME_LENGTH, QUEUE_LENGTH
+from django_backwave.core.limits import MARK_LENGTH, NAME_LENGTH, QUEUE_LENGTH
 from django_backwave.exceptions import InvalidArguments, InvalidJob
 from django_backwave.instants import to_utc
 
@@ -56,6 +56,15 @@ def encode_output(where: str, value: Any) -> str:
     return _text_of(plain, f"The output of {where}", "MAX_OUTPUT")
 
 
+def encode_result(where: str, value: Any) -> str:
+    """Return the text of the result that a mark keeps; bounded and refused as an output is."""
+    try:
+        plain = plain_json(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArguments(f"{error} in the result of {where}. {_REMEDY}") from None
+    return _text_of(plain, f"The result of {where}", "MAX_OUTPUT")
+
+
 def plain_json(value: Any, depth: int = 0) -> Any:
     """Return a value as JSON's own types: containers copied, scalars as they are.
 
@@ -83,6 +92,11 @@ def check_name(name: Any, where: str) -> str:
     return _checked_word(name, f"The job name of {where}", NAME_LENGTH, "Choose one with @job(name=...).")
 
 
+def check_mark(name: Any) -> str:
+    """Return a mark's name that its column can hold; raise InvalidJob for any other."""
+    return _checked_word(name, "The name in context.once(name)", MARK_LENGTH, "Choose a short fixed word.")
+
+
 def check_queue(name: Any, where: str) -> str:
     """Return a queue name that its column can hold; raise InvalidJob for any other."""
     return _checked_word(name, f"The queue name of {where}", QUEUE_LENGTH, "Choose another queue_name.")
@@ -94,20 +108,24 @@ def instant_of(run_after: datetime | None, where: str) -> datetime | None:
     Under USE_TZ=False it must be naive, in TIME_ZONE. (That it must be aware otherwise is Django's
     own rule for tasks, and checked there.) Raises InvalidJob.
     """
-    if run_after is None:
-        return None
-    if not settings.USE_TZ and timezone.is_aware(run_after):
+    return None if run_after is None else _in_utc(run_after, f"run_after of {where}")
+
+
+def expiry_of(
+    expires: datetime | float | None, run_after: datetime | None, where: str
+) -> datetime | float | None:
+    """Return an instant of expiry in UTC, and seconds from the enqueue on as they are.
+
+    Raises InvalidJob if a job would expire before it is due.
+    """
+    if not isinstance(expires, datetime):
+        return expires
+    at = _in_utc(expires, f"expires of {where}")
+    if run_after is not None and at <= run_after:
         raise InvalidJob(
-            f"run_after of {where} must be a naive datetime in TIME_ZONE, because USE_TZ is False; "
-            f"got {shown(run_after)}. Convert it with django.utils.timezone.make_naive()."
+            f"expires of {where} must be later than run_after, or the job never runs; got {shown(expires)}."
         )
-    try:
-        return to_utc(run_after)
-    except (OverflowError, ValueError):
-        raise InvalidJob(
-            f"run_after of {where} must be an instant that exists in UTC, between the years 1 and "
-            f"9999; got {shown(run_after)}."
-        ) from None
+    return at
 
 
 def check_run_after(run_after: Any, where: str) -> None:
@@ -119,6 +137,17 @@ def check_run_after(run_after: Any, where: str) -> None:
         )
 
 
+def check_expires(value: datetime, what: str) -> datetime:
+    """Return a datetime that says when a job expires; raise InvalidJob for one that says no instant."""
+    if settings.USE_TZ and timezone.is_naive(value):
+        raise InvalidJob(
+            f"{what} must be an aware datetime, because USE_TZ is True; got {shown(value)}. "
+            "Start from django.utils.timezone.now(), or give seconds or a timedelta."
+        )
+    _in_utc(value, what)
+    return value
+
+
 def shown(value: Any) -> str:
     """Return a value's repr for a message: short, and never an error of its own."""
     try:
@@ -126,6 +155,20 @@ def shown(value: Any) -> str:
     except Exception:
         return f"<{type(value).__qualname__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _in_utc(value: datetime, what: str) -> datetime:
+    if not settings.USE_TZ and timezone.is_aware(value):
+        raise InvalidJob(
+            f"{what} must be a naive datetime in TIME_ZONE, because USE_TZ is False; "
+            f"got {shown(value)}. Convert it with django.utils.timezone.make_naive()."
+        )
+    try:
+        return to_utc(value)
+    except (OverflowError, ValueError):
+        raise InvalidJob(
+            f"{what} must be an instant that exists in UTC, between the years 1 and 9999; got {shown(value)}."
+        ) from None
 
 
 def _argument(where: str, label: str, value: Any) -> Any:

@@ -12,18 +12,22 @@ from asgiref.sync import sync_to_async
 from django_backwave import discovery, registry
 from django_backwave.backend import backend_for, first_of_ours
 from django_backwave.compat import AnyResult, AnyTask, TaskError, TaskResultStatus
+from django_backwave.core.outcome import CANCEL_CAUSE
 from django_backwave.core.policy import Backoff
 from django_backwave.core.states import FAILURES, AttemptOutcome, JobState
 from django_backwave.exceptions import AttemptAbandoned
 from django_backwave.jobs import OURS, BackWaveTask
+from django_backwave.notes import Progress, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from django_backwave.backend import BackWaveBackend
-    from django_backwave.core.protocol import CancelResult, Claimed
+    from django_backwave.core.outcome import ErrorInfo
+    from django_backwave.core.protocol import CancelResult, Claimed, RequeueResult
     from django_backwave.models import Attempt, Job
+    from django_backwave.notes import Tag
     from django_backwave.store.enqueue import NewJob
 
 logger = logging.getLogger("django_backwave.results")
@@ -46,12 +50,15 @@ class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in t
     """A job as its row stood when it was read; ``refresh()`` reads it again.
 
     ``state`` is the job's own, finer than ``status``; ``cause`` says why it ended, or failed last.
+    ``tags`` are labels, and pairs of key and value; ``progress`` is what the handler last said of itself.
     ``errors`` has one entry for each failed attempt, ``worker_ids`` one worker for each attempt,
     the running one included. Both reach back as far as the history is kept.
     """
 
     state: JobState
     cause: str = ""
+    tags: tuple[Tag, ...] = ()
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         """Leave the arguments as they are: they come out of JSON."""
@@ -84,6 +91,19 @@ class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in t
         """
         return self._backend().cancel(self.id)
 
+    def requeue(self, *, reset_failures: bool = True) -> RequeueResult:
+        """Send a dead-lettered, quarantined or cancelled job back, due now; return what that did.
+
+        Its failures are forgotten unless ``reset_failures`` is false. This result stays as it was read until
+        ``refresh()``. Raises TaskResultDoesNotExist if the job has been pruned.
+        """
+        return self._backend().requeue(self.id, reset_failures=reset_failures)
+
+    async def arequeue(self, *, reset_failures: bool = True) -> RequeueResult:
+        """Do what ``requeue`` does, from a coroutine."""
+        requeue = sync_to_async(self.requeue, thread_sensitive=True)
+        return await requeue(reset_failures=reset_failures)
+
     async def acancel(self) -> CancelResult:
         """Do what ``cancel`` does, from a coroutine."""
         return await sync_to_async(self.cancel, thread_sensitive=True)()
@@ -109,6 +129,7 @@ def of_enqueue(task: AnyTask, new: NewJob, at: datetime, *, backend: str) -> Job
         backend=backend,
         errors=[],
         worker_ids=[],
+        tags=_tags(new.tags),
         **decode_json(new.payload),
     )
 
@@ -136,13 +157,68 @@ def of_claim(claimed: Claimed, task: BackWaveTask, worker: str) -> JobResult:
     )
 
 
+def of_end(
+    claimed: Claimed,
+    task: BackWaveTask,
+    worker: str,
+    *,
+    state: JobState,
+    started_at: datetime | None,
+    finished_at: datetime,
+    error: ErrorInfo | None,
+    cause: str,
+    output: str | None,
+) -> JobResult:
+    """Return the result of a job that has ended here; it knows of this attempt only.
+
+    ``output`` is JSON text. A payload that cannot be read is left out: such a job ends in quarantine.
+    """
+    from django_backwave.instants import to_rim
+    from django_backwave.models.fields import decode_json
+
+    backend = backend_for(task).alias
+    result = JobResult(
+        task=_as_stored(claimed, task, backend),
+        id=str(claimed.job_id),
+        state=state,
+        status=STATUSES[state],
+        cause=CANCEL_CAUSE if state is JobState.CANCELLED else cause,
+        enqueued_at=to_rim(claimed.enqueued_at),
+        started_at=None if started_at is None else to_rim(started_at),
+        finished_at=to_rim(finished_at),
+        last_attempted_at=None if started_at is None else to_rim(started_at),
+        backend=backend,
+        errors=[TaskError(exception_class_path=error.class_path, traceback=error.traceback)] if error else [],
+        worker_ids=[worker],
+        **_arguments(claimed.payload),
+    )
+    if output is not None:
+        object.__setattr__(result, "_return_value", decode_json(output))
+    return result
+
+
+def _arguments(payload: str) -> dict[str, Any]:
+    from django_backwave.models.fields import decode_json
+
+    try:
+        value = decode_json(payload)
+        return {"args": list(value["args"]), "kwargs": dict(value["kwargs"])}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {"args": [], "kwargs": {}}
+
+
+def _tags(words: Iterable[tuple[str, str]]) -> tuple[Tag, ...]:
+    """Return tags as users write them: labels first, then by key and value."""
+    return tuple(Word(*word).tag for word in sorted(words))
+
+
 def of_row(row: Job, backend: BackWaveBackend) -> JobResult:
     """Return the result of a job from its row, with its attempts prefetched in order."""
     attempts = list(row.attempts.all())
     running = row.job_state is JobState.RUNNING
     starts = sorted(at for at in (row.started_at, *(a.started_at for a in attempts)) if at)
     result = JobResult(
-        task=_as_stored(row, _task_named(row.name), backend.alias),
+        task=_as_stored(row, task_of(row.name), backend.alias),
         id=str(row.pk),
         state=row.job_state,
         status=STATUSES[row.job_state],
@@ -154,6 +230,8 @@ def of_row(row: Job, backend: BackWaveBackend) -> JobResult:
         backend=backend.alias,
         errors=[_error(attempt) for attempt in attempts if attempt.outcome in FAILURES],
         worker_ids=[*(attempt.worker for attempt in attempts), *([row.worker] if running else ())],
+        tags=_tags((tag.key, tag.value) for tag in row.tags.all()),
+        progress=Progress.read(row.progress),
         **row.payload,
     )
     object.__setattr__(result, "_return_value", row.output)
@@ -168,7 +246,7 @@ def _error(attempt: Attempt) -> TaskError:
     return TaskError(exception_class_path=attempt.error_class, traceback=attempt.traceback)
 
 
-def _task_named(name: str) -> BackWaveTask:
+def task_of(name: str) -> BackWaveTask:
     """Return the task of a stored name, or a stand-in for one whose function is gone."""
     task = registry.resolve(name)
     if task is None:
@@ -202,6 +280,9 @@ def _as_stored(row: Job | Claimed, task: BackWaveTask, backend: str) -> BackWave
         "max_attempts": row.max_attempts,
         "backoff": Backoff(base=row.backoff_base, cap=row.backoff_cap, jitter=row.backoff_jitter),
         "lease": row.lease_seconds,
+        "timeout": row.timeout_seconds,
+        # A claim does not carry it: what has started expires no more.
+        "expires": getattr(row, "expires_at", None),
     }
     return BackWaveTask.unchecked(**values)
 

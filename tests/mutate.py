@@ -112,6 +112,8 @@ SWEEP = [
     )
 ]
 
+_IN_TIME = "AND j.due_at <= {statement} AND COALESCE(j.expires_at > {statement}, true)"
+
 CLAIM = [
     Mutant(f"claim {name}", "store/claim.py", old, new, POSTGRES, ("test_claim",))
     for name, old, new in (
@@ -123,7 +125,7 @@ CLAIM = [
         ("before it is due", "AND j.due_at <= {statement}", ""),
         ("that waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED) due", "FOR NO KEY UPDATE) due"),
         ("without a lock", "FOR NO KEY UPDATE SKIP LOCKED) due", ") due"),
-        ("without an attempt", "attempt = j.attempt + 1, worker", "worker"),
+        ("without an attempt", "ELSE j.attempt + 1 END", "ELSE j.attempt END"),
     )
 ] + [
     Mutant(f"claim {name}", "store/claim.py", old, new, SQLITE, ("test_claim",))
@@ -140,6 +142,48 @@ CLAIM = [
         ),
         ("without an attempt, portable", "attempt=attempt + 1,\n", "attempt=attempt,\n"),
         ("of what a rival took, portable", ".filter(pk__in=ids, attempt=attempt)", ".filter(pk__in=ids)"),
+    )
+]
+
+EXPIRY = [
+    Mutant(f"claim {name}", "store/claim.py", old, new, database, ("test_lateness",))
+    for name, old, new, database in (
+        (
+            "of expired jobs",
+            "COALESCE(j.expires_at <= {statement}, false) AS late",
+            "false AS late",
+            POSTGRES,
+        ),
+        (
+            "that counts an expired job's attempt",
+            "CASE WHEN pick.late THEN j.attempt ELSE j.attempt + 1 END",
+            "j.attempt + 1",
+            POSTGRES,
+        ),
+        ("that steps over expired jobs", "AND j.due_at <= {statement}", _IN_TIME, POSTGRES),
+        (
+            "of expired jobs, portable",
+            "if end is not None and to_utc(end) <= at]",
+            "if end is None and at is None]",
+            SQLITE,
+        ),
+    )
+] + [
+    Mutant(f"expiry {name}", file, old, new, SQLITE, ("test_lateness",))
+    for name, file, old, new in (
+        (
+            "of jobs still in time",
+            "store/expire.py",
+            "filter(state=state, expires_at__lte=clock.statement(using, now))",
+            "filter(state=state)",
+        ),
+        (
+            "of finished jobs",
+            "store/claim.py",
+            "jobs.filter(state__in=PENDING).update",
+            "jobs.update",
+        ),
+        ("of what waits only", "store/expire.py", "(JobState.READY.value, JobState.WAITING.value)", "(0,)"),
     )
 ]
 
@@ -186,7 +230,66 @@ CANCEL = [
     ),
 ]
 
-MUTANTS = [*FENCE, *SWEEP, *CLAIM, *CANCEL]
+OPERATE = [
+    Mutant(
+        "change of a job that runs or has ended",
+        "store/adjust.py",
+        "filter(pk__in=states, state__in=PENDING)",
+        "filter(pk__in=states)",
+        SQLITE,
+        ("test_adjust",),
+    ),
+    Mutant(
+        "requeue of a job that may not be",
+        "store/operate.py",
+        "filter(pk__in=states, state__in=_REQUEUEABLE)",
+        "filter(pk__in=states)",
+        SQLITE,
+        ("test_operate",),
+    ),
+    Mutant(
+        "slice that does not check its filter again",
+        "store/operate.py",
+        "filter(matching or Q(), pk__in=list(job_ids))",
+        "filter(pk__in=list(job_ids))",
+        SQLITE,
+        ("test_matching",),
+    ),
+    Mutant(
+        "claim of a paused name",
+        "store/aside.py",
+        "\n    AND j.name <> ALL(%(without)s::varchar[])",
+        "",
+        POSTGRES,
+        ("test_pause",),
+    ),
+    Mutant(
+        "claim of a paused name, portable",
+        "store/aside.py",
+        ".exclude(name__in=self.names)",
+        "",
+        SQLITE,
+        ("test_pause",),
+    ),
+    Mutant(
+        "claim that looks for ever at the same window",
+        "store/aside.py",
+        "for part in _parts(due, window.after, window.end):",
+        "for part in (due,):",
+        SQLITE,
+        ("test_pause",),
+    ),
+    Mutant(
+        "window that steps over what is due later",
+        "store/aside.py",
+        "filter(priority=priority, due_at__lte=clock.statement(using, now))",
+        "filter(priority=priority)",
+        SQLITE,
+        ("test_pause",),
+    ),
+]
+
+MUTANTS = [*FENCE, *SWEEP, *CLAIM, *EXPIRY, *CANCEL, *OPERATE]
 
 
 def run(mutant: Mutant) -> str:

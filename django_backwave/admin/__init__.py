@@ -1,8 +1,9 @@
-"""The Django admin: jobs, leases, workers and operator actions. Importing it registers the pages."""
+"""The Django admin: jobs, leases, queues, workers and operator actions. Importing it registers the pages."""
 
 from django_backwave.admin.actions import ActionAdmin
 from django_backwave.admin.jobs import JobAdmin
 from django_backwave.admin.leases import LeaseAdmin
+from django_backwave.admin.queues import PauseAdmin
 from django_backwave.admin.workers import WorkerAdmin
 
-__all__ = ["ActionAdmin", "JobAdmin", "LeaseAdmin", "WorkerAdmin"]
+__all__ = ["ActionAdmin", "JobAdmin", "LeaseAdmin", "PauseAdmin", "WorkerAdmin"]

@@ -70,11 +70,11 @@ class ActionAdmin(ReadOnlyAdmin):
         """What was done."""
         return page.verb(action)
 
-    @admin.display(description=_("job or queue"))
+    @admin.display(description=_("job, queue or name"))
     def job(self, action: Any) -> SafeString | str:
         """What it was done to."""
         if action.job_id is None:
-            return action.queue or display.NOTHING
+            return action.queue or action.name or display.NOTHING
         text = format_html("<code>{}</code>", action.job_id)
         if not action.linked:
             return text

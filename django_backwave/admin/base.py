@@ -89,7 +89,8 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow our own filters only: any other lookup may read secrets letter by letter, or every row."""
-        return lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
+        filters = self.list_filter if request is None else self.get_list_filter(request)
+        return lookup in {getattr(each, "parameter_name", None) for each in filters}
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
 from django_backwave.models.job import STATE_LABELS
+from django_backwave.notes import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from django_backwave.models import Job
+    from django_backwave.notes import Word
 
 NOTHING = "\N{EN DASH}"
 
@@ -42,12 +44,40 @@ def badge(text: Any, tone: str) -> SafeString:
     return format_html('<span class="bw-badge bw-{}">{}</span>', tone, text)
 
 
-def state_badge(job: Job) -> SafeString:
-    """Return a job's state, and that it was asked to stop where it was."""
+def state_badge(job: Job, *, bar: bool = False) -> SafeString:
+    """Return a job's state, that it was asked to stop where it was, and with ``bar`` how far it has come."""
     state = badge(STATE_LABELS[job.job_state], _TONES[job.job_state])
-    if job.job_state is JobState.RUNNING and job.cancel_requested_at is not None:
-        return two_lines(state, badge(_("asked to stop"), "warn"))
-    return state
+    if job.job_state is not JobState.RUNNING:
+        return state
+    if job.cancel_requested_at is not None:
+        state = two_lines(state, badge(_("asked to stop"), "warn"))
+    progress = Progress.read(job.progress) if bar else None
+    return state if progress is None else two_lines(state, progress_bar(progress))
+
+
+def progress_bar(progress: Progress) -> SafeString:
+    """Return a bar with its numbers beside it; the numbers alone if the total is unknown."""
+    if progress.total is None:
+        return format_html("{}", _("%(done)s done") % {"done": number(progress.done)})
+    numbers = _("%(done)s of %(total)s") % {"done": number(progress.done), "total": number(progress.total)}
+    percent = int((progress.share or 0.0) * 100)
+    return format_html(
+        '<progress class="bw-progress" max="100" value="{}" aria-label="{}">{} %</progress> {}',
+        percent,
+        _("progress"),
+        percent,
+        numbers,
+    )
+
+
+def number(value: float) -> str:
+    """Return a number without digits that say nothing."""
+    return f"{value:,.15g}" if isinstance(value, float) else f"{value:,}"
+
+
+def tags(words: Iterable[Word]) -> SafeString:
+    """Return tags in pills."""
+    return format_html_join(" ", "{}", ((badge(word, "quiet"),) for word in words))
 
 
 def two_lines(first: Any, second: Any) -> SafeString:
@@ -81,6 +111,12 @@ def instant(value: datetime | None) -> SafeString | str:
         to_utc(value).isoformat(timespec="milliseconds"),
         f"{local:%Y-%m-%d %H:%M:%S}",
     )
+
+
+def for_input(value: datetime) -> str:
+    """Return an instant as an <input type="datetime-local"> has it, in the current time zone."""
+    local = timezone.localtime(value) if timezone.is_aware(value) else value
+    return f"{local:%Y-%m-%dT%H:%M:%S}"
 
 
 def relative(value: datetime, now: datetime) -> str:

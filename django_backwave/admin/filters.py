@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.utils.translation import gettext_lazy as _
 
@@ -15,10 +15,13 @@ from django_backwave import registry
 from django_backwave.backend import jobs_database
 from django_backwave.core.states import JobState
 from django_backwave.models.job import STATE_LABELS
+from django_backwave.notes import Word
 from django_backwave.store import monitor
+from django_backwave.store.tags import tagged
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from uuid import UUID
 
     from django.contrib.admin.views.main import ChangeList
     from django.db.models import QuerySet
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 #: How many suggestions a typed filter makes, at most.
 MOST_SUGGESTIONS = 200
+
+#: How many jobs with one tag are listed, at most.
+MOST_TAGGED = 1_000
 
 STATES = {state.label: state for state in JobState}
 
@@ -117,6 +123,29 @@ class NameFilter(TypedFilter):
         """Return the names that workers serve, and those that code defines."""
         workers = monitor.live_workers(using=jobs_database())
         return {name for worker in workers for name in worker.names} | set(registry.names())
+
+
+class TagFilter(TypedFilter):
+    """Jobs with a label or a tag, the newest of them."""
+
+    title = _("tag")
+    parameter_name = "tag"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the jobs with that tag, and say so if there may be more."""
+        value = self.value()
+        if value is None:
+            return queryset
+        jobs = jobs_tagged(value)
+        if len(jobs) == MOST_TAGGED:
+            text = _("Only the newest %(most)s jobs with this tag are shown.")
+            messages.info(request, text % {"most": f"{MOST_TAGGED:,}"})
+        return queryset.filter(pk__in=jobs)
+
+
+def jobs_tagged(text: str) -> list[UUID]:
+    """Return the newest jobs with a tag as it is typed, ``vip`` or ``customer=7``."""
+    return tagged(*Word.parse(text), limit=MOST_TAGGED, using=jobs_database())
 
 
 class WorkerFilter(TypedFilter):

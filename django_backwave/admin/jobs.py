@@ -6,21 +6,37 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
 from django.db.models import Q
 from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.translation import gettext_lazy as _
 
-from django_backwave.admin import display, page
+from django_backwave.admin import display, matching, page
 from django_backwave.admin.base import VIEW_PAYLOAD, ReadOnlyAdmin
-from django_backwave.admin.filters import STATES, NameFilter, QueueFilter, StateFilter
-from django_backwave.admin.operations import CANCEL, REQUEUE, Operation, operate_on, tell_many, tell_one
+from django_backwave.admin.filters import (
+    STATES,
+    NameFilter,
+    QueueFilter,
+    StateFilter,
+    TagFilter,
+    jobs_tagged,
+)
+from django_backwave.admin.operations import (
+    CANCEL,
+    OPERATE,
+    OPERATIONS,
+    REQUEUE,
+    Operation,
+    operate_on,
+    tell_many,
+    tell_one,
+)
 from django_backwave.admin.paging import Walk
 from django_backwave.backend import jobs_database
 from django_backwave.core.states import JobState
@@ -33,7 +49,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
 #: Columns that need ``view_payload``; they may be large, too, and no list reads them.
-_SECRET = ("payload", "output", "cause")
+_SECRET = ("payload", "output", "cause", "headers")
 
 #: More pairs of queue and priority than this are not merged into one list of ready jobs.
 MOST_LANES = 60
@@ -53,7 +69,7 @@ def requeue_selected(model_admin: JobAdmin, request: HttpRequest, queryset: Quer
 
 @admin.register(Job)
 class JobAdmin(ReadOnlyAdmin):
-    """Shows jobs; changes them through the store's two doors for operators only."""
+    """Shows jobs; changes them through the store's doors for operators only."""
 
     list_display = ("short_id", "name_column", "state_column", "queue_column", "tries", "when", "took")
     list_display_links = ("short_id",)
@@ -71,15 +87,24 @@ class JobAdmin(ReadOnlyAdmin):
         jobs = super().get_queryset(request)
         return jobs if request.user.has_perm(VIEW_PAYLOAD) else jobs.defer(*_SECRET)
 
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """Offer tags to those who may see them."""
+        return (*self.list_filter, TagFilter) if request.user.has_perm(VIEW_PAYLOAD) else self.list_filter
+
     def get_walk(self, values: dict[str, str | None]) -> Walk:
         """Return the way that the existing indexes serve; what they do not serve is looked for in a window.
 
         All jobs: newest first. Ended ones: last ended first. Running ones: first to lose their lease first.
-        Ready ones: first due first, merged from one lane for each queue and priority.
+        Ready ones: first due first, merged from one lane for each queue and priority. Tagged: newest first.
         """
         state = STATES.get(values.get("state") or "")
         queue, name = values.get("queue"), values.get("name")
         rest = Q(name__contains=name) if name else Q()
+        if tag := values.get("tag"):
+            # These are few, so whatever else is asked for is looked for among all of them.
+            rest &= Q(queue=queue) if queue else Q()
+            rest &= Q() if state is None else Q(state=state.value)
+            return Walk(lanes=(Q(pk__in=jobs_tagged(tag)) & rest,))
         if state is JobState.READY:
             lanes = monitor.ready_lanes(queue=queue, limit=MOST_LANES + 1, using=jobs_database())
             if len(lanes) <= MOST_LANES:
@@ -113,7 +138,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def state_column(self, job: Job) -> SafeString:
         """The state in a coloured pill."""
-        return display.state_badge(job)
+        return display.state_badge(job, bar=True)
 
     @admin.display(description=_("attempt"))
     def tries(self, job: Job) -> SafeString:
@@ -156,16 +181,21 @@ class JobAdmin(ReadOnlyAdmin):
         return super().response_action(request, queryset, *args, **options)
 
     def get_urls(self) -> list[Any]:
-        """Add the two buttons' addresses."""
+        """Add the buttons' addresses, and those of what is done to all that match."""
         buttons = [
             path(
                 f"<path:object_id>/{operation.verb}/",
                 self.admin_site.admin_view(partial(self.operation_view, operation=operation)),
                 name=f"django_backwave_job_{operation.verb}",
             )
-            for operation in (CANCEL, REQUEUE)
+            for operation in OPERATIONS
         ]
-        return [*buttons, *super().get_urls()]
+        return [*matching.urls(self), *buttons, *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Offer to deal with all that match, where that can be said by what it is filtered by."""
+        links = matching.links(self, request)
+        return super().changelist_view(request, {"matching_links": links, **(extra_context or {})})
 
     def operation_view(self, request: HttpRequest, object_id: str, operation: Operation) -> HttpResponse:
         """Do it to one job on POST, then show that job; a GET, as after a new login, only shows it."""
@@ -175,13 +205,21 @@ class JobAdmin(ReadOnlyAdmin):
         if job is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if request.method == "POST":
-            results = operate_on(request, operation, [job.pk])
-            tell_one(request, operation, results.get(job.pk))
+            self._operate(request, operation, job)
         there = reverse(
             "admin:django_backwave_job_change", args=[quote(job.pk)], current_app=self.admin_site.name
         )
         query = request.GET.urlencode()
         return HttpResponseRedirect(f"{there}?{query}" if query else there)
+
+    def _operate(self, request: HttpRequest, operation: Operation, job: Job) -> None:
+        try:
+            options = operation.options(request.POST, job)
+        except ValidationError as error:
+            self.message_user(request, " ".join(error.messages), messages.ERROR)
+            return
+        results = operate_on(request, operation, [job.pk], **options)
+        tell_one(request, operation, results.get(job.pk))
 
     # A job's page.
 
@@ -223,6 +261,7 @@ class JobAdmin(ReadOnlyAdmin):
     def _page_context(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         secrets = request.user.has_perm(VIEW_PAYLOAD)
         may = {operation.verb: operation.allowed(request) for operation in (CANCEL, REQUEUE)}
+        may["operate"] = request.user.has_perm(OPERATE)
         return {
             "title": job.name,
             "page": page.job_page(job, now=self.now(), secrets=secrets, may=may, using=jobs_database()),

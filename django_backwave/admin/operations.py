@@ -1,35 +1,38 @@
-"""Cancel and requeue from the admin: who may, what it did in words, and the record of it."""
+"""What operators do to jobs in the admin: who may, what it did in words, and the record of it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from django import forms
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_backwave.backend import jobs_database
-from django_backwave.core.protocol import CancelResult, RequeueResult
+from django_backwave.core.limits import QUEUE_LENGTH
+from django_backwave.core.protocol import CancelResult, ChangeResult, RequeueResult, RescheduleResult
 from django_backwave.models import Job
-from django_backwave.store import operate
+from django_backwave.store import adjust, operate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from enum import Enum
     from uuid import UUID
 
-    from django.http import HttpRequest
+    from django.http import HttpRequest, QueryDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """Something that operators do to jobs.
 
-    ``changes`` has, for each result that changed a job, the line for Django's log; ``single`` the sentence
-    that tells the result to who asked for one job.
+    ``options`` reads from a form what it shall be done with. ``changes`` has, for each result that changed a
+    job, the line for Django's log; ``single`` the sentence that tells the result to who asked for one job.
     """
 
     verb: str
@@ -37,10 +40,34 @@ class Operation:
     run: Callable[..., Mapping[UUID, Enum]]
     changes: Mapping[Enum, Any]
     single: Mapping[Enum, Any]
+    options: Callable[[QueryDict, Job], dict[str, Any]] = field(default=lambda _form, _job: {})
 
     def allowed(self, request: HttpRequest) -> bool:
         """Whether this user may do it."""
         return bool(request.user.has_perm(self.permission))
+
+
+def _requeue_options(form: QueryDict, _job: Job) -> dict[str, Any]:
+    return {"reset_failures": "keep_failures" not in form}
+
+
+def _due_at(form: QueryDict, _job: Job) -> dict[str, Any]:
+    # What browsers send of an <input type="datetime-local">, in the current time zone.
+    due_at = forms.DateTimeField(input_formats=["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+    return {"due_at": due_at.clean(form.get("due_at"))}
+
+
+def _changes(form: QueryDict, job: Job) -> dict[str, Any]:
+    priority = forms.IntegerField(min_value=-100, max_value=100).clean(form.get("priority"))
+    queue = forms.CharField(max_length=QUEUE_LENGTH).clean(form.get("queue"))
+    options = {
+        name: value
+        for name, value, old in (("priority", priority, job.priority), ("queue", queue, job.queue))
+        if value != old
+    }
+    if not options:
+        raise ValidationError(_("Nothing was changed: it has this priority and this queue."))
+    return options
 
 
 CANCEL = Operation(
@@ -67,26 +94,82 @@ REQUEUE = Operation(
     run=operate.requeue,
     changes={RequeueResult.REQUEUED: gettext_lazy("Requeued.")},
     single={
-        RequeueResult.REQUEUED: gettext_lazy("The job was requeued: it is due now, with all its tries."),
+        RequeueResult.REQUEUED: gettext_lazy("The job was requeued: it is due now."),
         RequeueResult.NOT_REQUEUEABLE: gettext_lazy(
             "Nothing was changed: only dead-lettered, quarantined and cancelled jobs can be requeued."
         ),
     },
+    options=_requeue_options,
 )
+
+_RUNNING = gettext_lazy("Nothing was changed: the job is running already.")
+_FINISHED = gettext_lazy("Nothing was changed: the job has finished.")
+_NOT_RESCHEDULED: dict[Enum, Any] = {
+    RescheduleResult.RUNNING: _RUNNING,
+    RescheduleResult.ALREADY_FINISHED: _FINISHED,
+}
+
+#: What the rest of an operator's work needs: times, priorities, queues, pauses.
+OPERATE = "django_backwave.operate_job"
+
+RESCHEDULE = Operation(
+    verb="reschedule",
+    permission=OPERATE,
+    run=adjust.reschedule,
+    changes={RescheduleResult.RESCHEDULED: gettext_lazy("Rescheduled.")},
+    single={
+        RescheduleResult.RESCHEDULED: gettext_lazy("The job was rescheduled."),
+        **_NOT_RESCHEDULED,
+    },
+    options=_due_at,
+)
+
+RUN_NOW = Operation(
+    verb="run_now",
+    permission=OPERATE,
+    run=adjust.run_now,
+    changes={RescheduleResult.RESCHEDULED: gettext_lazy("Made due now.")},
+    single={
+        RescheduleResult.RESCHEDULED: gettext_lazy("The job is due now."),
+        **_NOT_RESCHEDULED,
+    },
+)
+
+MOVE = Operation(
+    verb="move",
+    permission=OPERATE,
+    run=adjust.change,
+    changes={ChangeResult.CHANGED: gettext_lazy("Priority or queue changed.")},
+    single={
+        ChangeResult.CHANGED: gettext_lazy("The job's priority or queue was changed."),
+        ChangeResult.RUNNING: _RUNNING,
+        ChangeResult.ALREADY_FINISHED: _FINISHED,
+    },
+    options=_changes,
+)
+
+OPERATIONS = (CANCEL, REQUEUE, RESCHEDULE, RUN_NOW, MOVE)
 
 GONE = gettext_lazy("Nothing was changed: the job does not exist any more.")
 
 
-def operate_on(request: HttpRequest, operation: Operation, job_ids: Sequence[UUID]) -> Mapping[UUID, Enum]:
+def operate_on(
+    request: HttpRequest, operation: Operation, job_ids: Sequence[UUID], **options: Any
+) -> Mapping[UUID, Enum]:
     """Do it to these jobs, and write it into Django's log; return what it did to those that exist."""
+    results = operation.run(job_ids, actor=actor_of(request), using=jobs_database(), **options)
+    log(request, operation, results)
+    return results
+
+
+def log(request: HttpRequest, operation: Operation, results: Mapping[UUID, Enum]) -> None:
+    """Write a line into Django's log for each job that was changed."""
     using = jobs_database()
-    results = operation.run(job_ids, actor=actor_of(request), using=using)
     for result, line in operation.changes.items():
         changed = [job_id for job_id, its in results.items() if its is result]
         if changed:
             jobs = Job.objects.using(using).filter(pk__in=changed).only("pk", "name").order_by("pk")
             LogEntry.objects.log_actions(cast("int", request.user.pk), jobs, CHANGE, str(line))
-    return results
 
 
 def actor_of(request: HttpRequest) -> str:
@@ -104,12 +187,24 @@ def tell_many(request: HttpRequest, operation: Operation, results: Iterable[Enum
     """Tell how many jobs met each result: "3 cancelled, 1 asked to stop, 2 already finished"."""
     counts = Counter(results)
     missing = selected - counts.total()
-    parts = [_counted(result, counts[result]) for result in operation.single if counts[result]]
+    parts = counted(operation, counts)
     if missing:
         parts.append(ngettext("%(count)d not found", "%(count)d not found", missing) % {"count": missing})
+    tell_counts(request, operation, counts, parts)
+
+
+def tell_counts(
+    request: HttpRequest, operation: Operation, counts: Counter[Enum], parts: Sequence[str]
+) -> None:
+    """Show counts as a message, a warning if nothing was changed."""
     changed = any(counts[result] for result in operation.changes)
-    text = _(", ").join(parts)
-    messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, text)
+    level = messages.SUCCESS if changed else messages.WARNING
+    messages.add_message(request, level, _(", ").join(parts))
+
+
+def counted(operation: Operation, counts: Counter[Enum]) -> list[str]:
+    """Return how many jobs met each result, in words."""
+    return [_counted(result, counts[result]) for result in operation.single if counts[result]]
 
 
 def _counted(result: Enum, count: int) -> str:

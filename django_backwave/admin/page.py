@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_backwave.admin import display
@@ -12,11 +13,14 @@ from django_backwave.admin.base import VIEW_PAYLOAD
 from django_backwave.core.states import FAILURES, AttemptOutcome, JobState
 from django_backwave.models.action import Action
 from django_backwave.models.attempt import OUTCOME_LABELS
+from django_backwave.models.pause import Pause
+from django_backwave.notes import Progress, Word
 from django_backwave.store import monitor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
+    from uuid import UUID
 
     from django.utils.safestring import SafeString
 
@@ -45,9 +49,15 @@ class JobPage:
     next_run: str
     may_cancel: bool
     may_requeue: bool
+    may_operate: bool
+    due_input: str
+    time_zone: str
     facts: Facts
     lease: Facts
+    progress: Facts
+    tags: Any
     arguments: Any
+    headers: Any
     output: Any
     cause: Any
     attempts: list[AttemptPart]
@@ -57,20 +67,31 @@ class JobPage:
 def job_page(job: Job, *, now: datetime, secrets: bool, may: Mapping[str, bool], using: str) -> JobPage:
     """Read what else belongs to a job, and lay it out.
 
-    Without ``secrets``, the permission to see payloads, neither arguments nor output, cause, messages and
-    tracebacks are read from the database.
+    Without ``secrets``, the permission to see payloads, neither arguments nor headers, tags, output, cause,
+    messages and tracebacks are read from the database.
     """
     running = job.job_state is JobState.RUNNING
     ready = job.job_state is JobState.READY
     attempts = monitor.history(job.pk, secrets=secrets, using=using)
     return JobPage(
         state=display.state_badge(job),
-        next_run=next_run(job, now, monitor.live_workers(using=using) if ready else []),
+        next_run=next_run(
+            job,
+            now,
+            monitor.live_workers(using=using) if ready else [],
+            monitor.pauses_of(job.queue, job.name, using=using) if ready else [],
+        ),
         may_cancel=may["cancel"] and not job.job_state.is_terminal and job.cancel_requested_at is None,
         may_requeue=may["requeue"] and job.is_requeueable,
+        may_operate=may["operate"] and job.job_state in (JobState.WAITING, JobState.READY),
+        due_input=display.for_input(job.due_at),
+        time_zone=timezone.get_current_timezone_name(),
         facts=_facts(job, now),
         lease=_lease(job, now, using) if running else [],
         arguments=display.pretty(job.payload) if secrets else display.hidden(VIEW_PAYLOAD),
+        progress=_progress(job, now, secrets=secrets),
+        tags=display.tags(_words(job.pk, using)) if secrets else "",
+        headers=display.pretty(job.headers) if secrets and job.headers else "",
         output=_output(job, secrets=secrets),
         cause=_secret(lambda: job.cause, secrets=secrets),
         attempts=[_attempt(attempt, now, secrets=secrets) for attempt in attempts],
@@ -90,10 +111,10 @@ def took(job: Any, now: datetime) -> SafeString:
     return display.two_lines(age, _("old"))
 
 
-def next_run(job: Job, now: datetime, workers: Sequence[Worker]) -> str:
+def next_run(job: Job, now: datetime, workers: Sequence[Worker], pauses: Sequence[Pause] = ()) -> str:
     """Return when a job runs next, or why it does not."""
     if job.job_state is JobState.READY:
-        return _next_ready_run(job, now, workers)
+        return _next_ready_run(job, now, workers, pauses)
     if job.job_state is JobState.RUNNING:
         return _running(job, now)
     return {
@@ -107,7 +128,7 @@ def next_run(job: Job, now: datetime, workers: Sequence[Worker]) -> str:
     }[job.job_state]
 
 
-def _next_ready_run(job: Job, now: datetime, workers: Sequence[Worker]) -> str:
+def _next_ready_run(job: Job, now: datetime, workers: Sequence[Worker], pauses: Sequence[Pause]) -> str:
     late = display.seconds_between(job.due_at, now)
     if late < 0:
         when = _("It is due in %(duration)s.") % {"duration": display.duration(-late)}
@@ -115,7 +136,12 @@ def _next_ready_run(job: Job, now: datetime, workers: Sequence[Worker]) -> str:
         when = _("It has been due for %(duration)s and runs as soon as a worker takes it.") % {
             "duration": display.duration(late)
         }
-    return " ".join(filter(None, (when, _obstacle(job, workers))))
+    return " ".join(filter(None, (when, *map(_paused, pauses), _obstacle(job, workers))))
+
+
+def _paused(pause: Pause) -> str:
+    text = _("Its queue is paused.") if pause.kind == Pause.Kind.QUEUE else _("Its job name is paused.")
+    return text if not pause.actor else _("%(what)s By %(actor)s.") % {"what": text, "actor": pause.actor}
 
 
 def _obstacle(job: Job, workers: Sequence[Worker]) -> str:
@@ -168,6 +194,21 @@ def _facts(job: Job, now: datetime) -> Facts:
         (_("Lease"), _("as the worker has it") if lease is None else display.duration(lease)),
         (_("Time-out"), _("none") if timeout is None else display.duration(timeout)),
     ]
+
+
+def _progress(job: Job, now: datetime, *, secrets: bool) -> Facts:
+    """Return what the handler last said of itself; its words are as secret as its output."""
+    progress = Progress.read(job.progress)
+    if progress is None:
+        return []
+    facts: Facts = [(_("Progress"), display.progress_bar(progress))]
+    if progress.message:
+        facts.append((_("It says"), progress.message if secrets else display.hidden(VIEW_PAYLOAD)))
+    return [*facts, (_("As of"), display.instant_and_relative(progress.at, now))]
+
+
+def _words(job_id: UUID, using: str) -> list[Word]:
+    return sorted(Word(tag.key, tag.value) for tag in monitor.tags_of(job_id, using=using))
 
 
 def _lease(job: Job, now: datetime, using: str) -> Facts:
@@ -227,10 +268,32 @@ def _action(action: Action) -> tuple[Any, ...]:
 
 def verb(action: Action) -> str:
     """Return what was done, in the reader's language."""
-    return {"cancel": _("cancel"), "requeue": _("requeue")}.get(action.verb, action.verb)
+    known = {
+        "cancel": _("cancel"),
+        "requeue": _("requeue"),
+        "reschedule": _("reschedule"),
+        "run_now": _("run now"),
+        "change": _("change"),
+        "pause": _("pause"),
+        "resume": _("resume"),
+    }
+    return known.get(action.verb, action.verb)
 
 
 def result(action: Action) -> str:
     """Return what came of it, in the reader's language."""
-    known = {"cancelled": _("cancelled"), "asked to stop": _("asked to stop"), "requeued": _("requeued")}
-    return known.get(action.result, action.result)
+    known = {
+        "cancelled": _("cancelled"),
+        "asked to stop": _("asked to stop"),
+        "requeued": _("requeued"),
+        "due now": _("due now"),
+        "changed": _("changed"),
+        "paused": _("paused"),
+        "already paused": _("already paused"),
+        "resumed": _("resumed"),
+        "not paused": _("not paused"),
+    }
+    told = known.get(action.result, action.result)
+    if action.job_id is not None and action.queue:
+        return _("%(result)s, to the queue %(queue)s") % {"result": told, "queue": action.queue}
+    return told

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from django_backwave import conf
 from django_backwave.backend import BackWaveBackend
@@ -80,6 +81,18 @@ def is_names(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value)
 
 
+def are_callables(value: Any) -> bool:
+    """Whether a value is a list of dotted paths, each of which leads to something that can be called."""
+    return is_names(value) and all(_is_callable(path) for path in value)
+
+
+def _is_callable(path: str) -> bool:
+    try:
+        return callable(import_string(path))
+    except Exception:  # whatever the module does when it is imported
+        return False
+
+
 def _is_duration(value: Any, least: float = 0.0) -> bool:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -95,6 +108,7 @@ _DURATION_OR_NONE = (
     lambda value: value is None or _is_duration(value),
     "a positive number of seconds, a timedelta, or None",
 )
+_HOOKS = (are_callables, "a list of dotted paths of callables that can be imported")
 _SIZE = (_is_size, "a positive number of bytes")
 
 #: For each key of BACKWAVE: whether a value can be used, and the rule in words.
@@ -104,6 +118,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an alias of DATABASES, or None",
     ),
     "MODULES": (is_names, "a list of module names"),
+    "ON_ENQUEUE": _HOOKS,
+    "AROUND": _HOOKS,
     "ALLOW_SEPARATE_TRANSACTION": (lambda value: isinstance(value, bool), "True or False"),
     "MAX_PAYLOAD": _SIZE,
     "MAX_OUTPUT": _SIZE,

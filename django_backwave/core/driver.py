@@ -16,7 +16,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from django_backwave.core.dispatch import Rotation
+from django_backwave.core.outcome import timed_out
+from django_backwave.core.pauses import Pauses
 from django_backwave.core.protocol import (
+    Began,
     Claim,
     ClaimAnswered,
     CommandFailed,
@@ -24,10 +27,13 @@ from django_backwave.core.protocol import (
     Exit,
     Extend,
     Finished,
+    Overdue,
+    Paused,
     Prune,
     ReleaseUnknown,
     Renewal,
     Renewed,
+    Report,
     Scan,
     Scanned,
     Settle,
@@ -35,6 +41,7 @@ from django_backwave.core.protocol import (
     Start,
     StopReason,
     StopRequested,
+    Stuck,
     Sweep,
     Swept,
     Tell,
@@ -45,7 +52,7 @@ from django_backwave.core.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
+    from django_backwave.core.protocol import Claimed, Command, Event, Key
 
 #: Reports that one settle writes at most.
 BATCH = 250
@@ -64,6 +71,9 @@ BEAT_EVERY = 5.0
 
 #: Seconds that handlers told to stop at shutdown are waited for, and then their reports.
 STOP_GRACE, FLUSH_GRACE = 3.0, 5.0
+
+#: Seconds that a handler told of its time-out has to stop: then it is reported as timed out all the same.
+TIMEOUT_GRACE = 5.0
 
 #: Seconds before a locked row is tried again; the first and the longest wait after a database error.
 LOCKED_RETRY = 0.25
@@ -95,11 +105,16 @@ class _Held:
 
     job: Claimed
     lease_ends: float
+    claimed_at: float
     phase: _Phase = _Phase.RUNNING
     report: Report | None = None
     write_at: float = 0.0
     lost: bool = False
     told_of_end: bool = False
+    timeout: float = 0.0
+    began_at: float = 0.0
+    alarm_at: float | None = None  # when its time-out is over, and after that the time to stop
+    told_of_time_out: bool = False
 
 
 class Driver:
@@ -110,8 +125,11 @@ class Driver:
         self.options = options
         self._random = random
         self._held: dict[Key, _Held] = {}
-        self._trailing: dict[Key, Claimed] = {}  # their outcome is recorded, their code still runs
+        self._trailing: dict[Key, Claimed] = {}  # their outcome is decided, their code still runs
+        self._overdue: set[Key] = set()  # those among them that did not stop at their time-out
+        self._stuck = False
         self._rotation = Rotation()
+        self._pauses = Pauses()
         self._claiming: Claim | None = None
         self._settling = False
         self._scanning = False
@@ -128,6 +146,8 @@ class Driver:
         self._quiet_until = now
         self._doubt_until = now
         self._release_due = False
+        self._release_at = now
+        self._unwritten = False  # the last settle failed
         self._ending = False
         self._stop_at: float | None = None
         self._told_to_stop = False
@@ -160,13 +180,15 @@ class Driver:
             times.append(self._next_scan)
             if self._rotation and self._room_since is not None:
                 times.append(self._room_since + LINGER)
-        if self._may_release():
-            times.append(now)
+        if self._may_release(max(now, self._release_at)):
+            times.append(max(now, self._release_at))
         if not self._ending:
             upkeep = {Sweep: self._next_sweep, Prune: self._next_prune}
             times += [at for kind, at in upkeep.items() if kind not in self._upkeep]
         wake = max(self._quiet_until, min(times, default=now + BEAT_EVERY))
         wake = min([wake, *(held.lease_ends for held in self._held.values() if self._untold(held))])
+        alarms = (self._alarm(held) for held in self._held.values())
+        wake = min([wake, *(alarm for alarm in alarms if alarm is not None)])
         if self._stop_at is not None:
             graces = (0.0, STOP_GRACE, STOP_GRACE + FLUSH_GRACE)
             deadlines = [self._stop_at + grace for grace in graces]
@@ -182,9 +204,11 @@ class Driver:
             case Finished(now, reports):
                 for report in reports:
                     self._finished(report, now)
+            case Began(now, key, timeout):
+                held = self._held[key]
+                held.timeout, held.began_at, held.alarm_at = timeout, now, now + timeout
             case Completed(now, key):
-                self._trailing[key] = self._held.pop(key).job
-                self._stirred(now)
+                self._completed(key, now)
             case Settled(now, verdicts):
                 self._settled(now, verdicts)
             case Renewed():
@@ -193,6 +217,8 @@ class Driver:
                 self._scanned(event)
             case Swept(now, command, more):
                 self._upkeep.discard(type(command))
+                if isinstance(command, ReleaseUnknown) and more:
+                    self._release_due, self._release_at = True, now + LOCKED_RETRY
                 if isinstance(command, Sweep) and more:
                     self._next_sweep = now
                 if isinstance(command, Prune) and more:
@@ -203,27 +229,32 @@ class Driver:
                 if queue is None:
                     self._next_scan = min(self._next_scan, now)
                 elif self.options.queues is None or queue in self.options.queues:
-                    self._rotation.add([queue])
+                    self._rotation.add({queue} - self._pauses.queues)
+            case Paused():
+                self._paused(event)
             case StopRequested(now):
                 self._ending = True
-                self._stop_at = now + self.options.shutdown_timeout
+                self._stop_by(now + self.options.shutdown_timeout)
         return []
 
     def _claimed(self, event: ClaimAnswered) -> list[Command]:
         self._claiming = None
         self._trouble = 0
-        if len(event.jobs) < event.command.limit:
+        more = self._pauses.looked(event)
+        if len(event.jobs) + event.late < event.command.limit and not more:
             self._rotation.drop(event.command.queue)
         if self._ending:
             # Stopped while the claim was under way: what it took goes back before anything of it starts.
             self._release_due = self._release_due or bool(event.jobs)
             return []
-        if event.jobs:
+        if event.jobs or event.late:
             self._stirred(event.now)
         commands: list[Command] = []
         for job in event.jobs:
+            if job.key in self._held or job.key in self._trailing:
+                continue  # a commit was lost, and so the number given twice: it runs here already
             ends = event.sent_at + self._lease(job)
-            self._held[job.key] = _Held(job, ends)
+            self._held[job.key] = _Held(job, ends, event.now)
             commands.append(Start(job, ends, event.now))
         self._started += len(event.jobs)
         self._room_since = event.now if self._room() > 0 else None
@@ -233,18 +264,37 @@ class Driver:
         if self._room_since is None:
             self._room_since = now
         if self._trailing.pop(report.job.key, None) is not None:
+            self._overdue.discard(report.job.key)
+            if report.settled:
+                self._withdraw(report.job.key)
             return
+        held = self._held.get(report.job.key)
+        if held is None:
+            return  # this number was given twice, and has been answered for
         if report.settled:
             del self._held[report.job.key]
             self._stirred(now)
             return
-        held = self._held[report.job.key]
         held.report = report
         held.phase = _Phase.BUFFERED
         held.write_at = now if self._ending else now + LINGER
 
+    def _completed(self, key: Key, now: float) -> None:
+        """Take note of a success that is recorded already. Heartbeat and time-out end with it."""
+        if key in self._overdue:
+            self._withdraw(key)
+        else:
+            self._trailing[key] = self._held.pop(key).job
+        self._stirred(now)
+
+    def _withdraw(self, key: Key) -> None:
+        """Drop the report of an overdue attempt that has recorded its success after all, if it can be."""
+        held = self._held.get(key)
+        if held is not None and held.phase is _Phase.BUFFERED:
+            del self._held[key]
+
     def _settled(self, now: float, verdicts: Mapping[Key, Verdict]) -> None:
-        self._settling = False
+        self._settling = self._unwritten = False
         self._trouble = 0
         self._stirred(now)
         for key, verdict in verdicts.items():
@@ -285,13 +335,23 @@ class Driver:
         self._scanning = False
         self._fresh = self._calm
         self._trouble = 0
-        due = [queue for queue, seconds in event.due.items() if seconds <= 0]
+        open_queues = event.due.keys() - self._pauses.queues  # else a paused one would wake us for nothing
+        due = [queue for queue, seconds in event.due.items() if queue in open_queues and seconds <= 0]
         self._rotation.add(due)
         self._idle = 0 if due else self._idle + 1
         wait = min(self.options.poll, EAGER * 2.0 ** min(self._idle, 32))
         wait = self.options.poll if due else wait * (0.75 + 0.5 * self._random())
-        later = [seconds for seconds in event.due.values() if seconds > 0]
+        later = [event.due[queue] for queue in open_queues if event.due[queue] > 0]
         self._next_scan = event.now + min([wait, *later])
+
+    def _paused(self, event: Paused) -> None:
+        # Every job held here has a slot and runs on. This is where jobs claimed ahead of a free slot, once
+        # there are any, go back: those whose queue or name is in the event.
+        for queue in event.queues:
+            self._rotation.drop(queue)
+        if self._pauses.learn(event):
+            self._stirred(event.now)
+            self._next_scan = min(self._next_scan, event.now + EAGER)
 
     def _failed(self, event: CommandFailed) -> None:
         match event.command:
@@ -303,6 +363,7 @@ class Driver:
                 self._release_due = True
             case Settle(reports):
                 self._settling = False
+                self._unwritten = True
                 for report in reports:
                     held = self._held[report.job.key]
                     held.report = replace(report, sent_before=True)
@@ -322,10 +383,10 @@ class Driver:
     # Deciding what to do now.
 
     def _plan(self, now: float) -> list[Command]:
-        commands: list[Command] = []
+        commands = self._time_outs(now)
         if now >= self._quiet_until:
             commands += self._settle(now)
-            commands += self._release()
+            commands += self._release(now)
             commands += self._upkeep_due(now)
             commands += self._scan(now)
             commands += self._claim(now)
@@ -347,8 +408,8 @@ class Driver:
         self._settling = bool(reports)
         return [Settle(tuple(reports))] if reports else []
 
-    def _release(self) -> list[Command]:
-        if not self._may_release():
+    def _release(self, now: float) -> list[Command]:
+        if not self._may_release(now):
             return []
         self._release_due = False
         self._upkeep.add(ReleaseUnknown)
@@ -361,7 +422,7 @@ class Driver:
         waited = self._room_since is not None and now >= self._room_since + LINGER
         if not waited and self._running() and room * 2 < self.options.concurrency:
             return []  # more slots will be free in a moment: one claim for all of them
-        self._claiming = Claim(self._rotation.next(), room)
+        self._claiming = self._pauses.claim(self._rotation.next(), room, now)
         self._room_since = None
         return [self._claiming]
 
@@ -391,24 +452,72 @@ class Driver:
             held.told_of_end = True
         return [Tell(held.job.key, StopReason.LEASE_LOST) for held in over]
 
+    def _time_outs(self, now: float) -> list[Command]:
+        """Tell handlers that their time-out is over; report those that do not stop in spite of it."""
+        commands: list[Command] = []
+        for key, held in self._held.items():
+            alarm = self._alarm(held)
+            if alarm is None or now < alarm:
+                continue
+            if held.told_of_time_out:
+                commands += self._give_up_on(key, held, now)
+            else:
+                held.told_of_time_out = True
+                held.alarm_at = now + TIMEOUT_GRACE
+                commands.append(Tell(key, StopReason.TIMEOUT))
+        return commands
+
+    def _give_up_on(self, key: Key, held: _Held, now: float) -> list[Command]:
+        held.report = Report(
+            job=held.job,
+            outcome=timed_out(held.timeout, still_running=True),
+            jitter=self._random(),
+            started_after=held.began_at - held.claimed_at,
+        )
+        held.phase = _Phase.BUFFERED
+        held.write_at = now
+        self._trailing[key] = held.job
+        self._overdue.add(key)
+        # Whatever the handler does from now on, no lease covers it.
+        return [Overdue(held.report), Tell(key, StopReason.LEASE_LOST)]
+
+    def _alarm(self, held: _Held) -> float | None:
+        """Return when there is something to do about an attempt's time-out, None if never."""
+        if held.phase is not _Phase.RUNNING:
+            return None
+        # A stop has been told: who stops for that has not failed (G11).
+        return None if self._told_to_stop and not held.told_of_time_out else held.alarm_at
+
     @staticmethod
     def _untold(held: _Held) -> bool:
         return held.phase is _Phase.RUNNING and not (held.lost or held.told_of_end)
 
     def _end(self, now: float) -> list[Command]:
-        if self._limit_reached() or (self.options.drain and self._drained()):
+        if self._limit_reached() or (self.options.drain and self._drained(now)):
             self._ending = True
+        commands = self._give_way(now)
         if not self._ending:
-            return []
+            return commands
         running = self._running()
-        commands: list[Command] = []
         if self._stop_at is not None and now >= self._stop_at and not self._told_to_stop:
             self._told_to_stop = True
-            commands = [Tell(job.key, StopReason.SHUTDOWN) for job in running]
-        if self._over(now, idle=not running):
+            commands += [Tell(job.key, StopReason.SHUTDOWN) for job in running]
+        # Nothing depends any more on how overdue handlers end, and they may never.
+        if self._over(now, idle=len(running) == len(self._overdue)):
             self._exited = True
             commands.append(Exit(tuple(running)))
         return commands
+
+    def _give_way(self, now: float) -> list[Command]:
+        """End, as at a stop, if overdue handlers hold more than half of the slots."""
+        if self._ending or len(self._overdue) * 2 <= self.options.concurrency:
+            return []
+        self._stuck = self._ending = True
+        self._stop_by(now + self.options.shutdown_timeout)
+        return [Stuck(len(self._overdue))]
+
+    def _stop_by(self, end: float) -> None:
+        self._stop_at = end if self._stop_at is None else min(self._stop_at, end)
 
     def _over(self, now: float, *, idle: bool) -> bool:
         unsettled = any(held.phase is not _Phase.RUNNING for held in self._held.values())
@@ -436,18 +545,25 @@ class Driver:
     def _may_claim(self) -> bool:
         if self._ending or self._claiming or self._scanning or ReleaseUnknown in self._upkeep:
             return False
+        if not self._pauses.known:
+            return False
         # While reports cannot be written nothing more is taken on: so what is held stays bounded.
-        return not any(held.report and held.report.sent_before for held in self._held.values())
+        return not self._unwritten
 
-    def _may_release(self) -> bool:
-        return self._release_due and not self._claiming and ReleaseUnknown not in self._upkeep
+    def _may_release(self, now: float) -> bool:
+        if not self._release_due or self._claiming or ReleaseUnknown in self._upkeep:
+            return False
+        return now >= self._release_at
 
     def _limit_reached(self) -> bool:
         limit = self.options.max_jobs
         return limit is not None and self._started >= limit
 
-    def _drained(self) -> bool:
-        return self._fresh and not (self._held or self._trailing or self._rotation or self._claiming)
+    def _drained(self, now: float) -> bool:
+        if now < self._doubt_until:
+            return False  # a claim whose reply was lost may still commit, and is to be handed back
+        busy = self._held or self._trailing.keys() - self._overdue
+        return self._fresh and not (busy or self._rotation or self._claiming)
 
     def _lease(self, job: Claimed) -> float:
         return self.options.lease if job.lease_seconds is None else job.lease_seconds

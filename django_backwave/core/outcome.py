@@ -10,6 +10,12 @@ from django_backwave.core.states import AttemptOutcome, JobState
 #: The cause written on every job that a cancel request has ended.
 CANCEL_CAUSE = "cancel requested"
 
+#: The cause written on every job that had not started when its time for that was over.
+EXPIRED_CAUSE = "expired"
+
+#: What the history names as the error of a time-out.
+TIMED_OUT_CLASS = "django_backwave.exceptions.TimedOut"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
@@ -29,10 +35,21 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``final`` sends the job to the dead letters whatever is left of its tries."""
+    """The handler raised. ``final`` sends the job to the dead letters whatever is left of its tries.
+
+    ``delay``: the seconds until the next try, if the handler named them; None for the job's backoff.
+    """
 
     error: ErrorInfo
     final: bool = False
+    delay: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The handler ran for longer than it may. Whatever it raised then, there is a next try if any is left."""
+
+    error: ErrorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +70,12 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker hands the job back; no failure counts."""
+    """The worker hands the job back; no failure counts.
+
+    ``delay``: seconds until it is due again; None leaves its due time as it is.
+    """
+
+    delay: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ class Abandoned:
     again: bool
 
 
-Outcome = Succeeded | Failed | InDoubt | Cancelled | Released | Snoozed | Unroutable | Abandoned
+Outcome = Succeeded | Failed | TimedOut | InDoubt | Cancelled | Released | Snoozed | Unroutable | Abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +135,9 @@ class Decision:
     recorded: bool = False
 
 
-def decide(outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grace: float) -> Decision:
+def decide(  # noqa: C901 - a flat table of the outcomes
+    outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grace: float
+) -> Decision:
     """Return what an outcome makes of a job, as long as nobody has requested its cancel.
 
     ``jitter`` is a random number in [0, 1). Once a cancel is requested every decision but a success
@@ -128,8 +152,12 @@ def decide(outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grac
                 output=output,
                 recorded=True,
             )
-        case Failed(error, final) | InDoubt(error, final):
+        case Failed(error, final, delay):
+            return _failure(numbers, error, final=final, delay=delay, jitter=jitter)
+        case InDoubt(error, final):
             return _failure(numbers, error, final=final, jitter=jitter)
+        case TimedOut(error):
+            return _failure(numbers, error, jitter=jitter, outcome=AttemptOutcome.TIMED_OUT)
         case Abandoned(again):
             return _abandonment(numbers, again=again, jitter=jitter)
         case Unroutable(reason):
@@ -149,24 +177,60 @@ def decide(outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grac
                 due_in=max(SHORTEST_DELAY, seconds),
                 recorded=True,
             )
-        case Released():
-            return Decision(state=JobState.READY, outcome=AttemptOutcome.RELEASED, failures=numbers.failures)
+        case Released(delay):
+            return Decision(
+                state=JobState.READY,
+                outcome=AttemptOutcome.RELEASED,
+                failures=numbers.failures,
+                due_in=delay,
+            )
 
 
-def _failure(numbers: Numbers, error: ErrorInfo, *, final: bool, jitter: float) -> Decision:
+def timed_out(seconds: float, *, still_running: bool = False, traceback: str = "") -> TimedOut:
+    """Return the outcome of a handler whose time-out of so many seconds is over.
+
+    ``still_running``: it was told to stop, and its code runs all the same. ``traceback`` as text, if any.
+    """
+    message = f"it ran for longer than its time-out of {seconds:g} s"
+    if still_running:
+        message += ", and its code still runs: it does not stop when told to"
+    return TimedOut(
+        ErrorInfo(
+            class_path=TIMED_OUT_CLASS,
+            message=message,
+            traceback=traceback or f"{TIMED_OUT_CLASS}: {message}\n",
+        )
+    )
+
+
+def _failure(
+    numbers: Numbers,
+    error: ErrorInfo,
+    *,
+    jitter: float,
+    final: bool = False,
+    delay: float | None = None,
+    outcome: AttemptOutcome = AttemptOutcome.FAILED,
+) -> Decision:
     failures = numbers.failures + 1
     dead = final or failures >= numbers.max_attempts
     cause = error.message.strip().split("\n", 1)[0][:200]
     cause = f"{error.class_path.rsplit('.', 1)[-1]}: {cause}" if cause else error.class_path
     return Decision(
         state=JobState.DEAD_LETTERED if dead else JobState.READY,
-        outcome=AttemptOutcome.FAILED,
+        outcome=outcome,
         failures=failures,
-        due_in=None if dead else numbers.backoff.delay(failures, jitter=jitter),
+        due_in=None if dead else _delay(numbers, failures, delay, jitter=jitter),
         cause=cause,
         error=error,
         recorded=True,
     )
+
+
+def _delay(numbers: Numbers, failures: int, own: float | None, *, jitter: float) -> float:
+    if own is not None:
+        return max(SHORTEST_DELAY, own)
+    return numbers.backoff.delay(failures, jitter=jitter)
 
 
 def _abandonment(numbers: Numbers, *, again: bool, jitter: float) -> Decision:

@@ -61,7 +61,7 @@ class Claimed(NamedTuple):
         return Numbers(
             failures=self.failures,
             max_attempts=self.max_attempts,
-            backoff=Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.backoff_jitter),
+            backoff=Backoff.of_row(self.backoff_base, self.backoff_cap, self.backoff_jitter),
             unroutable_for=self.unroutable_for,
         )
 
@@ -74,6 +74,7 @@ class Report:
     claim to the handler's start on the worker's monotonic clock, None if it never started.
     ``sent_before``: an earlier write of this report ended without an answer, so it may have been
     applied. ``settled``: the store has it already, written in the handler's own transaction.
+    ``tags``: pairs of key and value to write with it. ``progress``: JSON text that no heartbeat has written.
     """
 
     job: Claimed
@@ -82,12 +83,15 @@ class Report:
     started_after: float | None
     sent_before: bool = False
     settled: bool = False
+    tags: tuple[tuple[str, str], ...] = ()
+    progress: str | None = None
 
 
 class Verdict(Enum):
     """What the fence said to a report."""
 
     APPLIED = "applied"
+    CANCELLED = "cancelled"  # applied, as CANCELLED: somebody had requested that
     LANDED = "landed"  # a commit in doubt: the success had been recorded by it
     STALE = "stale"  # refused for ever: nothing was written anywhere
     LOCKED = "locked"  # somebody else holds the row's lock; the lease is live: try again
@@ -107,6 +111,7 @@ class StopReason(Enum):
 
     CANCEL = "cancel requested"
     LEASE_LOST = "lease lost"
+    TIMEOUT = "time-out"
     SHUTDOWN = "worker is shutting down"
 
 
@@ -123,6 +128,44 @@ class RequeueResult(Enum):
 
     REQUEUED = "requeued"
     NOT_REQUEUEABLE = "not requeueable"  # it is not finished, or it succeeded: nothing was changed
+
+
+class RescheduleResult(Enum):
+    """What a reschedule, or "run now", did to a job."""
+
+    RESCHEDULED = "rescheduled"
+    RUNNING = "running"  # it had been claimed: nothing was changed
+    ALREADY_FINISHED = "already finished"  # nothing was changed
+
+
+class ChangeResult(Enum):
+    """What a change of priority or queue did to a job."""
+
+    CHANGED = "changed"
+    RUNNING = "running"  # it had been claimed: nothing was changed
+    ALREADY_FINISHED = "already finished"  # nothing was changed
+
+
+class PauseResult(Enum):
+    """What a pause did to a queue or a job name."""
+
+    PAUSED = "paused"
+    ALREADY_PAUSED = "already paused"  # nothing was changed
+
+
+class ResumeResult(Enum):
+    """What a resume did to a queue or a job name."""
+
+    RESUMED = "resumed"
+    NOT_PAUSED = "not paused"  # nothing was changed
+
+
+class Place(NamedTuple):
+    """A place in the order in which the jobs of one queue and priority are claimed."""
+
+    priority: int
+    due_at: datetime
+    job_id: UUID
 
 
 # Events: what happened. Each carries ``now``, a monotonic time in seconds.
@@ -145,12 +188,27 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswered:
-    """A claim returned. ``sent_at``: the instant before it was sent, from which its leases count."""
+    """A claim returned. ``sent_at``: the instant before it was sent, from which its leases count.
+
+    ``past``: the places, one a priority at most, up to which there was nothing but paused names.
+    ``late``: so many more rows were taken, but as CANCELLED: their time to start was over.
+    """
 
     now: float
     command: Claim
     jobs: Sequence[Claimed]
     sent_at: float
+    past: tuple[Place, ...] = ()
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A handler that has a time-out has begun; it may run for so many seconds from now."""
+
+    now: float
+    key: Key
+    timeout: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +270,15 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """A heartbeat read what operators have paused: all of it, queues and job names."""
+
+    now: float
+    queues: frozenset[str]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The worker shall stop: claim nothing more, wait, hand back."""
 
@@ -222,6 +289,7 @@ Event = (
     Tick
     | Scanned
     | ClaimAnswered
+    | Began
     | Finished
     | Completed
     | Settled
@@ -229,6 +297,7 @@ Event = (
     | Swept
     | CommandFailed
     | Woken
+    | Paused
     | StopRequested
 )
 
@@ -245,10 +314,16 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim up to ``limit`` due jobs of a queue."""
+    """Claim up to ``limit`` due jobs of a queue.
+
+    None of the names ``without``, if there are any; then the claim looks at a bounded number of jobs beyond
+    the places ``past``.
+    """
 
     queue: str
     limit: int
+    without: tuple[str, ...] = ()
+    past: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +376,23 @@ class Extend:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """Take note that this report was made for a handler that did not stop at its time-out.
+
+    Its code still runs and keeps its slot; whatever it reports itself will be dropped.
+    """
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Take note that the worker ends, and has failed: too many of its slots are overdue."""
+
+    overdue: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Everything is written that will be: end. ``stuck``: attempts whose code still runs."""
 
@@ -308,4 +400,4 @@ class Exit:
 
 
 StoreCommand = Scan | Claim | Settle | Sweep | Prune | ReleaseUnknown
-Command = StoreCommand | Start | Tell | Extend | Exit
+Command = StoreCommand | Start | Tell | Extend | Overdue | Stuck | Exit

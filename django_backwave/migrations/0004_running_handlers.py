@@ -106,7 +106,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
-            index=django_backwave.models.indexes.PresentIndex(fields=["expires_at"], name="backwave_expiry"),
+            index=django_backwave.models.indexes.PresentIndex(
+                fields=["expires_at"], name="backwave_expiry", states=[0, 1]
+            ),
         ),
         migrations.AddField(
             model_name="mark",

@@ -13,23 +13,6 @@ if TYPE_CHECKING:
     from django.db.backends.ddl_references import Statement
 
 
-class PresentIndex(models.Index):
-    """Leaves out the rows whose first column is null, where the database can."""
-
-    def create_sql(
-        self,
-        model: type[models.Model],
-        schema_editor: BaseDatabaseSchemaEditor,
-        using: str = "",
-        **kwargs: Any,
-    ) -> Statement:
-        """Return the statement for the editor's vendor."""
-        partial = schema_editor.connection.features.supports_partial_indexes
-        present = models.Q(**{f"{self.fields[0]}__isnull": False}) if partial else None
-        index = models.Index(fields=self.fields, name=self.name, condition=present)
-        return index.create_sql(model, schema_editor, using=using, **kwargs)
-
-
 class StateIndex(models.Index):
     """Partial on PostgreSQL; elsewhere a plain index that starts with the state.
 
@@ -64,3 +47,14 @@ class StateIndex(models.Index):
             return models.Index(fields=self.fields, name=self.name, condition=state)
         lead = [] if self.fields[0] == "state" else ["state"]
         return models.Index(fields=[*lead, *self.fields], name=self.name)
+
+
+class PresentIndex(StateIndex):
+    """Leaves out the rows whose first column is null as well, where the database can."""
+
+    def _plain(self, schema_editor: BaseDatabaseSchemaEditor) -> models.Index:
+        index = super()._plain(schema_editor)
+        if schema_editor.connection.features.supports_partial_indexes:
+            present = models.Q(**{f"{self.fields[0]}__isnull": False})
+            index.condition = present if index.condition is None else index.condition & present
+        return index

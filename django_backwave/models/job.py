@@ -85,6 +85,7 @@ class Job(models.Model):
             ("view_payload", "Can view payload, output and errors of jobs"),
             ("cancel_job", "Can cancel jobs"),
             ("requeue_job", "Can requeue jobs"),
+            ("operate_job", "Can reschedule and change jobs, and pause queues and job names"),
         )
         indexes = (
             StateIndex(
@@ -93,7 +94,9 @@ class Job(models.Model):
                 fields=["queue", "priority", "due_at", "id"],
             ),
             StateIndex(name="backwave_lease", states=[JobState.RUNNING], fields=["lease_expires_at"]),
-            PresentIndex(name="backwave_expiry", fields=["expires_at"]),
+            PresentIndex(
+                name="backwave_expiry", states=[JobState.WAITING, JobState.READY], fields=["expires_at"]
+            ),
             StateIndex(name="backwave_finished", states=sorted(TERMINAL), fields=["state", "finished_at"]),
         )
         constraints = (

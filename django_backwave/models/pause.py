@@ -27,7 +27,7 @@ class Pause(models.Model):
         """Each thing is paused once."""
 
         verbose_name = _("pause")
-        verbose_name_plural = _("pauses")
+        verbose_name_plural = _("queues and pauses")
         default_permissions = ("view",)
         constraints = (models.UniqueConstraint(name="backwave_pause", fields=["kind", "target"]),)
 

@@ -11,10 +11,12 @@ from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django.db import OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 
+from django_backwave.exceptions import NotAtomic
 from django_backwave.models import Lease
 from django_backwave.store import fence
+from django_backwave.store.errors import lock_timed_out
 from django_backwave.store.locking import is_postgres, waiting
 from django_backwave.store.settle import complete
 
@@ -38,7 +40,7 @@ class LeaseGone(Exception):
 
 
 class DatabaseBusy(Exception):
-    """The transaction could not begin: nothing of the handler has run in it."""
+    """The transaction could not begin, or the job's row stayed locked: nothing was written."""
 
 
 class Gate:
@@ -61,29 +63,33 @@ def completing(
 ) -> Iterator[None]:
     """Run a block and the success of its job in one transaction, outermost and READ COMMITTED.
 
-    ``report`` is asked for when the block has ended. Raises DatabaseBusy if the transaction cannot begin,
-    LeaseGone if the fence refuses; whatever the block raises rolls back, too. Any exception that leaves while
+    ``report`` is asked for when the block has ended. Raises DatabaseBusy if the transaction cannot begin, or
+    a stranger keeps the job's row locked; LeaseGone if the fence refuses; NotAtomic if the block has taken
+    the transaction away; whatever the block raises rolls back, too. Any exception that leaves while
     ``gate.written`` holds says nothing of whether COMMIT landed: only the history knows.
     """
     with _own_turn(using), _begun(using):
         if not _may_begin(job, worker, using, now):
             raise LeaseGone
+        connection: Any = connections[using]
         yield
+        _check_still_open(connection)
         final = report()
         _last_checks(using)
-        if not complete(final, _guarded(job, worker, using, now), worker=worker, using=using, now=now):
+        if not _complete(final, job, worker=worker, using=using, now=now):
             raise LeaseGone
         gate.written = True
 
 
 @contextmanager
 def _own_turn(using: str) -> Iterator[None]:
-    if connections[using].vendor != "sqlite":
+    connection: Any = connections[using]
+    if connection.vendor != "sqlite":
         yield
         return
-    connection: Any = connections[using]
     with _turns[using]:
-        connection.ensure_connection()  # which reads the mode from the settings
+        with _busy_if_unreachable():
+            connection.ensure_connection()  # which reads the mode from the settings
         mode = connection.transaction_mode
         # A lock that is taken only by the first write may be refused.
         connection.transaction_mode = "IMMEDIATE"
@@ -96,20 +102,37 @@ def _own_turn(using: str) -> Iterator[None]:
 @contextmanager
 def _begun(using: str) -> Iterator[None]:
     connection = connections[using]
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # of the next one
+    with _busy_if_unreachable():
+        if not connection.in_atomic_block and not connection.get_autocommit():
+            raise NotAtomic(
+                f"Autocommit is off on {using!r}, so there is no transaction to begin and to commit. "
+                "Leave it on."
+            )
+        if connection.vendor == "mysql":
+            _read_committed(using)  # it is said of the next transaction
     block = transaction.atomic(using=using, durable=True)
-    try:
+    with _busy_if_unreachable():
         block.__enter__()
-    except OperationalError as error:
-        raise DatabaseBusy(str(error)) from error
     with _entered(block):
         if is_postgres(using):
             # In a stricter level the job's own heartbeat would make its completion fail, always.
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            with _busy_if_unreachable():
+                _read_committed(using)
         yield
+
+
+@contextmanager
+def _busy_if_unreachable() -> Iterator[None]:
+    """Turn what goes wrong before anything was done into a wait: it is not the handler's failure."""
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise DatabaseBusy(str(error).strip()) from error
+
+
+def _read_committed(using: str) -> None:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
 class _entered:  # noqa: N801 - it reads as what it says
@@ -132,6 +155,32 @@ def _may_begin(job: Claimed, worker: str, using: str, now: datetime | None) -> b
     return fence.held([job.job_id], job.attempt, worker, using=using, now=now).exists()
 
 
+def _check_still_open(connection: Any) -> None:
+    """Refuse to record a success that would not commit together with the block's writes."""
+    alias = connection.alias
+    same = connections[alias] is connection and not connection.closed_in_transaction
+    if not same or not connection.in_atomic_block:
+        raise NotAtomic(
+            f"The connection to {alias!r} was closed within the atomic job, so its writes are lost. "
+            "Leave it open."
+        )
+    if connection.needs_rollback:
+        raise NotAtomic(
+            f"The transaction on {alias!r} was marked to be rolled back, by set_rollback(True) or by a "
+            "database error that was caught within it, so its writes cannot be committed. Raise an "
+            "exception to fail; catch a database error outside of an atomic() block of its own."
+        ) from connection.rollback_exc
+
+
+def _complete(report: Report, job: Claimed, *, worker: str, using: str, now: datetime | None) -> bool:
+    try:
+        return complete(report, _guarded(job, worker, using, now), worker=worker, using=using, now=now)
+    except OperationalError as error:
+        if lock_timed_out(error):
+            raise DatabaseBusy(f"somebody else keeps the job's row locked: {error}".strip()) from error
+        raise
+
+
 def _guarded(job: Claimed, worker: str, using: str, now: datetime | None) -> LeaseQuerySet:
     leases: LeaseQuerySet = Lease.objects.using(using)
     if connections[using].vendor == "sqlite":
@@ -144,7 +193,9 @@ def _guarded(job: Claimed, worker: str, using: str, now: datetime | None) -> Lea
 
 
 def _last_checks(using: str) -> None:
-    """Let deferred constraints speak now, and not in COMMIT; bound our own last statement."""
+    """Let deferred constraints speak now, and not in COMMIT; bound our own last statements."""
     if is_postgres(using):
         with connections[using].cursor() as cursor:
-            cursor.execute(f"SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL lock_timeout = {LOCK_WAIT:d}")
+            # Two statements: a connection that prepares them takes one at a time.
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            cursor.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT:d}")

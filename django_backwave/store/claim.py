@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 from django.db.models import ExpressionWrapper, F, Min, TextField
 
+from django_backwave.core.outcome import EXPIRED_CAUSE
 from django_backwave.core.protocol import Claimed
 from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job, Lease
-from django_backwave.store import clock
+from django_backwave.store import aside, clock
+from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import is_postgres, unlocked, writing
 
 if TYPE_CHECKING:
@@ -29,22 +32,79 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
+    from django_backwave.core.protocol import Place
+    from django_backwave.store.aside import Aside
+
 READY, RUNNING = JobState.READY.value, JobState.RUNNING.value
+CANCELLED = JobState.CANCELLED.value
+PENDING = (JobState.WAITING.value, READY)
+
+
+class Late(NamedTuple):
+    """A job whose time to start was over: it is CANCELLED, and never ran in this attempt."""
+
+    job_id: UUID
+    name: str
+
+
+class Taken(NamedTuple):
+    """What a claim took: the jobs to run, and those that it found too late."""
+
+    jobs: list[Claimed]
+    late: list[Late]
+
+
+def take(
+    queue: str,
+    limit: int,
+    *,
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None = None,
+    among: Aside | None = None,
+) -> Taken:
+    """Claim up to ``limit`` due jobs of a queue for a worker, in queue order.
+
+    Each becomes RUNNING with the next attempt number and a lease of its own seconds, or of ``lease`` where
+    it has none; or CANCELLED, without an attempt, if it has expired. Rows locked by others are passed over.
+    No two claims ever return the same attempt. ``among``: while names are paused, where to look, and for
+    what not.
+    """
+    claim_rows = _claim_postgres if is_postgres(using) else _claim_portable
+    taken = claim_rows(queue, limit, worker=worker, lease=lease, using=using, now=now, among=among)
+    taken.jobs.sort(key=lambda job: (-job.priority, job.due_at, job.job_id))
+    return taken
+
+
+def take_without(
+    names: Sequence[str],
+    queue: str,
+    limit: int,
+    *,
+    past: tuple[Place, ...] = (),
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None = None,
+) -> tuple[Taken, tuple[Place, ...]]:
+    """Do what ``take`` does, but leave jobs of these names alone; look at a bounded number of jobs.
+
+    Return also how far this has looked, to be handed in as ``past`` the next time. If it did not come any
+    further, either the limit or the end of the queue was reached.
+    """
+    jobs, levels = _ready(using).filter(queue=queue), _priorities(queue, using)
+    among = aside.look(jobs, levels, names, past, using=using, now=now)
+    taken = take(queue, limit, worker=worker, lease=lease, using=using, now=now, among=among)
+    full = len(taken.jobs) + len(taken.late) == limit
+    return taken, past if full else among.past()
 
 
 def claim(
     queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None = None
 ) -> list[Claimed]:
-    """Claim up to ``limit`` due jobs of a queue for a worker, in queue order.
-
-    Each becomes RUNNING with the next attempt number and a lease of its own seconds, or of ``lease`` where
-    it has none. Rows locked by others are passed over. No two claims ever return the same attempt.
-    """
-    if is_postgres(using):
-        jobs = _claim_postgres(queue, limit, worker=worker, lease=lease, using=using, now=now)
-    else:
-        jobs = _claim_portable(queue, limit, worker=worker, lease=lease, using=using, now=now)
-    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.job_id))
+    """Do what ``take`` does, and return the jobs to run."""
+    return take(queue, limit, worker=worker, lease=lease, using=using, now=now).jobs
 
 
 def scan(queues: Sequence[str] | None, *, using: str, now: datetime | None = None) -> dict[str, float]:
@@ -67,11 +127,10 @@ def scan(queues: Sequence[str] | None, *, using: str, now: datetime | None = Non
 
 
 @cache
-def _claim_sql(limit: int, table: str, instant: str, statement: str) -> str:
+def _claim_sql(limit: int, table: str, instant: str, statement: str, *, among: bool) -> str:
     # MATERIALIZED: else the planner may run the LIMIT again and claim too many. There is no sort above the
     # LATERAL: it would lock `limit` rows of every priority and hide them from other workers.
-    return f"""
-        WITH RECURSIVE level(priority) AS (
+    levels = f"""level(priority) AS (
             (SELECT j.priority FROM {table} j
               WHERE j.state = {READY} AND j.queue = %(queue)s
               ORDER BY j.priority DESC LIMIT 1)
@@ -80,22 +139,31 @@ def _claim_sql(limit: int, table: str, instant: str, statement: str) -> str:
                      WHERE j.state = {READY} AND j.queue = %(queue)s AND j.priority < level.priority
                      ORDER BY j.priority DESC LIMIT 1)
               FROM level WHERE level.priority IS NOT NULL
-        ), pick AS MATERIALIZED (
-            SELECT due.id FROM level CROSS JOIN LATERAL (
-                SELECT j.id FROM {table} j
+        )"""
+    return f"""
+        WITH RECURSIVE {aside.LEVELS if among else levels}, pick AS MATERIALIZED (
+            SELECT due.id, due.late FROM level CROSS JOIN LATERAL (
+                SELECT j.id, COALESCE(j.expires_at <= {statement}, false) AS late FROM {table} j
                  WHERE j.state = {READY} AND j.queue = %(queue)s AND j.priority = level.priority
-                   AND j.due_at <= {statement}
+                   AND j.due_at <= {statement}{aside.CONDITION if among else ""}
                  ORDER BY j.due_at, j.id LIMIT {limit:d}
                    FOR NO KEY UPDATE SKIP LOCKED) due
              LIMIT {limit:d}
         )
         UPDATE {table} j
-           SET state = {RUNNING}, attempt = j.attempt + 1, worker = %(worker)s, started_at = NULL,
-               lease_expires_at =
-                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s))
+           SET state = CASE WHEN pick.late THEN {CANCELLED} ELSE {RUNNING} END,
+               attempt = CASE WHEN pick.late THEN j.attempt ELSE j.attempt + 1 END,
+               worker = CASE WHEN pick.late THEN '' ELSE %(worker)s END,
+               started_at = CASE WHEN pick.late THEN j.started_at END,
+               progress = CASE WHEN pick.late THEN j.progress END,
+               lease_expires_at = CASE WHEN NOT pick.late THEN
+                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s)) END,
+               finished_at = CASE WHEN pick.late THEN {instant} ELSE j.finished_at END,
+               cause = CASE WHEN pick.late THEN %(expired)s ELSE j.cause END
           FROM pick
          WHERE j.id = pick.id
-        RETURNING j.id, j.name, j.queue, j.priority, j.payload, j.attempt, j.failures, j.max_attempts,
+        RETURNING pick.late, j.id, j.name, j.queue, j.priority, j.payload, j.attempt, j.failures,
+               j.max_attempts,
                j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds, j.timeout_seconds,
                j.headers,
                j.due_at AT TIME ZONE 'UTC', j.enqueued_at AT TIME ZONE 'UTC',
@@ -105,22 +173,37 @@ def _claim_sql(limit: int, table: str, instant: str, statement: str) -> str:
 
 
 def _claim_postgres(
-    queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None
-) -> list[Claimed]:
+    queue: str,
+    limit: int,
+    *,
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None,
+    among: Aside | None,
+) -> Taken:
     connection = connections[using]
     sql = _claim_sql(
         limit,
         connection.ops.quote_name(Job._meta.db_table),
         clock.instant_sql(now),
         clock.statement_sql(now),
+        among=among is not None,
     )
+    values: dict[str, Any] = {"queue": queue, "worker": worker, "lease": lease, "now": now}
+    values["expired"] = EXPIRED_CAUSE
+    if among:
+        values |= among.values()
     with connection.cursor() as cursor:
-        cursor.execute(sql, {"queue": queue, "worker": worker, "lease": lease, "now": now})
-        return [
-            Claimed._make((*plain, *(at.replace(tzinfo=UTC) for at in instants), unroutable_for))
-            for *plain, due_at, enqueued_at, claimed_at, unroutable_for in cursor.fetchall()
-            for instants in [(due_at, enqueued_at, claimed_at)]
-        ]
+        cursor.execute(sql, values)
+        rows = cursor.fetchall()
+    jobs = [
+        Claimed._make((*plain, *(at.replace(tzinfo=UTC) for at in instants), unroutable_for))
+        for late, *plain, due_at, enqueued_at, claimed_at, unroutable_for in rows
+        for instants in [(due_at, enqueued_at, claimed_at)]
+        if not late
+    ]
+    return Taken(jobs, [Late(job_id, name) for late, job_id, name, *_ in rows if late])
 
 
 @cache
@@ -169,18 +252,47 @@ def _scan_postgres(queues: Sequence[str] | None, *, using: str, now: datetime | 
 
 
 def _claim_portable(
-    queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None
-) -> list[Claimed]:
+    queue: str,
+    limit: int,
+    *,
+    worker: str,
+    lease: float,
+    using: str,
+    now: datetime | None,
+    among: Aside | None,
+) -> Taken:
     with writing(using):
         at = clock.read(using, now)
-        picked: list[UUID] = []
-        for priority in _priorities(queue, using):
-            due = _ready(using).filter(queue=queue, priority=priority, due_at__lte=at)
+        picked: dict[UUID, datetime | None] = {}
+        for due in _due(queue, at, using, among):
             room = due.order_by("due_at", "pk")[: limit - len(picked)]
-            picked += unlocked(room, using=using).values_list("pk", flat=True)
+            picked |= dict(unlocked(room, using=using).values_list("pk", "expires_at"))
             if len(picked) == limit:
                 break
-        return _take(picked, worker=worker, lease=lease, at=at, using=using) if picked else []
+        if not picked:
+            return Taken([], [])
+        too_late = [job_id for job_id, end in picked.items() if end is not None and to_utc(end) <= at]
+        late = cancel_late(too_late, at=at, using=using)
+        in_time = list(picked.keys() - set(too_late))
+        return Taken(_take(in_time, worker=worker, lease=lease, at=at, using=using), late)
+
+
+def _due(queue: str, at: datetime, using: str, among: Aside | None) -> Iterator[QuerySet[Job]]:
+    """Yield a queue's due jobs, priority by priority, or in smaller parts while names are paused."""
+    for priority in among.windows if among else _priorities(queue, using):
+        due = _ready(using).filter(queue=queue, priority=priority, due_at__lte=at)
+        yield from among.parts(due, priority) if among else (due,)
+
+
+def cancel_late(job_ids: Sequence[UUID], *, at: datetime, using: str) -> list[Late]:
+    """Cancel jobs that were READY or WAITING just now, and late, and locked if they could be; return them."""
+    if not job_ids:
+        return []
+    ended = {"state": CANCELLED, "finished_at": at, "cause": EXPIRED_CAUSE}
+    jobs = Job.objects.using(using).filter(pk__in=job_ids, expires_at__lte=at)
+    jobs.filter(state__in=PENDING).update(**ended)
+    # Read back: where they could not be locked, somebody else may have been quicker.
+    return list(starmap(Late, jobs.filter(**ended).values_list("pk", "name")))
 
 
 def _take(picked: list[UUID], *, worker: str, lease: float, at: datetime, using: str) -> list[Claimed]:
@@ -200,6 +312,7 @@ def _take(picked: list[UUID], *, worker: str, lease: float, at: datetime, using:
                 attempt=attempt + 1,
                 worker=worker,
                 started_at=None,
+                progress=None,
                 lease_expires_at=clock.after(at, seconds),
                 state=RUNNING,
             )
@@ -207,6 +320,7 @@ def _take(picked: list[UUID], *, worker: str, lease: float, at: datetime, using:
         if changed < len(ids):
             mine = Lease.objects.using(using).of(ids).held_by(worker, attempt + 1)
             ids = list(mine.values_list("pk", flat=True))
+        passing("claim: group taken")
         taken += [job._replace(attempt=attempt + 1) for job in jobs if job.job_id in ids]
     return taken
 

@@ -1,4 +1,4 @@
-"""Expire: dispose of lapsed leases, whoever held them, each exactly once (G2, G6)."""
+"""Expire: dispose of lapsed leases, whoever held them, each exactly once (G2, G6); cancel expired jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from django_backwave.core.outcome import CANCEL_CAUSE, Abandoned, Decision, Numb
 from django_backwave.core.policy import Backoff
 from django_backwave.core.protocol import Key
 from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.models import Attempt, Lease
+from django_backwave.models import Attempt, Job, Lease
 from django_backwave.store import clock
+from django_backwave.store.claim import cancel_late
+from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import unlocked, writing
 from django_backwave.store.retention import trim_attempts
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
     from uuid import UUID
+
+    from django_backwave.store.claim import Late
 
 #: How many leases one sweep disposes of at most.
 SLICE = 100
@@ -29,6 +33,7 @@ class Expired:
 
     key: Key
     name: str
+    queue: str
     worker: str
     state: JobState
 
@@ -58,10 +63,32 @@ def expire(
             if _write(lease, decision, at=at, using=using):
                 expired.append(_expired(lease, decision))
                 history.append(_attempt(lease, at))
+        passing("expire: rows written")
         # A row with that number can only be a leftover made by hand: it must not stop every sweep.
         Attempt.objects.using(using).bulk_create(history, ignore_conflicts=True)
+        passing("expire: history written")
         trim_attempts([row.key for row in expired], using=using)
     return expired
+
+
+def expire_waiting(*, limit: int = SLICE, using: str, now: datetime | None = None) -> list[Late]:
+    """Cancel up to ``limit`` jobs that have not started in time, READY or WAITING, and return them.
+
+    Claims cancel what they come across; this is for jobs that no claim reaches yet, or ever.
+    """
+    late: list[Late] = []
+    for state in (JobState.READY.value, JobState.WAITING.value):
+        rows = Job.objects.using(using).filter(state=state, expires_at__lte=clock.statement(using, now))
+        # In order, for that needs the index; without, PostgreSQL may read the whole table to find none.
+        ids = list(rows.order_by("expires_at").values_list("pk", flat=True)[: limit - len(late)])
+        if not ids:  # most times: no transaction is opened for nothing
+            continue
+        with writing(using):
+            # By primary key alone: MySQL would lock all rows of the index range that it walks.
+            free = unlocked(Job.objects.using(using).filter(pk__in=ids).order_by("pk"), using=using)
+            still = [job_id for job_id, now_in in free.values_list("pk", "state") if now_in == state]
+            late += cancel_late(still, at=clock.read(using, now), using=using)
+    return late
 
 
 def _abandoned_before(job_ids: list[UUID], using: str) -> set[UUID]:
@@ -73,7 +100,7 @@ def _decide(lease: Lease, *, again: bool, jitter: float) -> Decision:
     numbers = Numbers(
         failures=lease.failures,
         max_attempts=lease.max_attempts,
-        backoff=Backoff(base=lease.backoff_base, cap=lease.backoff_cap, jitter=lease.backoff_jitter),
+        backoff=Backoff.of_row(lease.backoff_base, lease.backoff_cap, lease.backoff_jitter),
     )
     decision = decide(Abandoned(again), numbers, jitter=jitter, unroutable_grace=0.0)
     if lease.cancel_requested_at is None:
@@ -103,6 +130,7 @@ def _expired(lease: Lease, decision: Decision) -> Expired:
     return Expired(
         key=Key(lease.pk, lease.attempt),
         name=lease.name,
+        queue=lease.queue,
         worker=lease.worker,
         state=decision.state,
     )

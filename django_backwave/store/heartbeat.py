@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 
 from django_backwave.core.protocol import Key, Renewal
 from django_backwave.models import Job, Lease, Worker
-from django_backwave.models.fields import InstantField
+from django_backwave.models.fields import EncodedJSON, InstantField
 from django_backwave.store import clock, fence
 from django_backwave.store.locking import is_postgres, single_statement, unlocked, writing
 
@@ -26,18 +26,19 @@ def renew(
     worker: str,
     lease: float,
     using: str,
+    progress: Mapping[Key, str] | None = None,
     now: datetime | None = None,
 ) -> dict[Key, Renewal]:
     """Extend the live leases among these attempts, and return what was learnt of each.
 
     ``held`` gives each attempt with the instant at which its handler started, None if it has not yet. A
     lease is extended to the job's own lease from now, or to ``lease`` seconds where it has none. What is
-    expired or another's stays as it is.
+    expired or another's stays as it is. ``progress`` is JSON text for some of them, written along.
     """
     if not held:
         return {}
     renewing = _renew_postgres if is_postgres(using) else _renew_portable
-    renewals = renewing(held, worker=worker, lease=lease, using=using, now=now)
+    renewals = renewing(held, progress or {}, worker=worker, lease=lease, using=using, now=now)
     rest = held.keys() - renewals.keys()
     if rest:
         still = fence.still_held(rest, worker, using=using, now=now)
@@ -50,12 +51,14 @@ def _renewal(*, cancel_requested: bool) -> Renewal:
 
 
 @cache
-def _renew_sql(jobs: str, instant: str) -> str:
+def _renew_sql(jobs: str, instant: str, *, told: bool) -> str:
+    progress = ", progress = COALESCE(m.progress, j.progress)" if told else ""
     return f"""
         WITH mine AS MATERIALIZED (
             SELECT v.*
-              FROM unnest(%(ids)s::uuid[], %(numbers)s::int[], %(starts)s::timestamptz[])
-                AS v(id, attempt, started_at)
+              FROM unnest(%(ids)s::uuid[], %(numbers)s::int[], %(starts)s::timestamptz[],
+                   %(progresses)s::text[])
+                AS v(id, attempt, started_at, progress)
              CROSS JOIN LATERAL (
                 SELECT 1 FROM {jobs} j
                  WHERE {fence.GUARD.format(instant=instant)}
@@ -64,7 +67,7 @@ def _renew_sql(jobs: str, instant: str) -> str:
         UPDATE {jobs} j
            SET lease_expires_at =
                    {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s)),
-               started_at = COALESCE(j.started_at, m.started_at)
+               started_at = COALESCE(j.started_at, m.started_at){progress}
           FROM mine m WHERE j.id = m.id
         RETURNING j.id, j.attempt, j.cancel_requested_at IS NOT NULL
     """
@@ -72,6 +75,7 @@ def _renew_sql(jobs: str, instant: str) -> str:
 
 def _renew_postgres(
     held: Mapping[Key, datetime | None],
+    progress: Mapping[Key, str],
     *,
     worker: str,
     lease: float,
@@ -79,12 +83,14 @@ def _renew_postgres(
     now: datetime | None,
 ) -> dict[Key, Renewal]:
     connection = connections[using]
-    sql = _renew_sql(connection.ops.quote_name(Job._meta.db_table), clock.instant_sql(now))
+    table = connection.ops.quote_name(Job._meta.db_table)
+    sql = _renew_sql(table, clock.instant_sql(now), told=bool(progress))
     keys = sorted(held)
     values: dict[str, Any] = {
         "ids": [key.job_id for key in keys],
         "numbers": [key.attempt for key in keys],
         "starts": [held[key] for key in keys],
+        "progresses": [progress.get(key) for key in keys],
         "worker": worker,
         "lease": lease,
         "now": now,
@@ -99,6 +105,7 @@ def _renew_postgres(
 
 def _renew_portable(
     held: Mapping[Key, datetime | None],
+    progress: Mapping[Key, str],
     *,
     worker: str,
     lease: float,
@@ -120,6 +127,8 @@ def _renew_portable(
             if held[key] is not None:
                 start = Value(held[key], output_field=InstantField())
                 values["started_at"] = Coalesce("started_at", start)
+            if key in progress:
+                values["progress"] = EncodedJSON(progress[key])
             if fence.held([job_id], attempt, worker, using=using, now=now).update(**values):
                 renewals[key] = _renewal(cancel_requested=cancel is not None)
     return renewals

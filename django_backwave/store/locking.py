@@ -6,7 +6,7 @@ SKIP LOCKED, so that one locked row neither blocks a batch nor closes a circle o
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
@@ -47,17 +47,21 @@ def _locking[AnyModel: Model](
 
 @contextmanager
 def writing(using: str) -> Iterator[None]:
-    """Open a transaction (a savepoint inside the caller's) in which job rows are written.
+    """Open a transaction (a savepoint inside the caller's) in which job rows are written."""
+    with by_primary_key(using), transaction.atomic(using=using):
+        yield
 
-    MySQL is told to find the rows of an UPDATE by their primary key. Left to itself it may walk an index on
-    the state instead, and then waits for every locked row on its way, whether or not that row is wanted.
+
+def by_primary_key(using: str) -> AbstractContextManager[Any]:
+    """Tell MySQL to find the rows of an UPDATE by their primary key.
+
+    Left to itself it may walk an index on the state instead, and then waits for every locked row on its way,
+    whether or not that row is wanted.
     """
     connection = connections[using]
-    with ExitStack() as stack:
-        if connection.vendor == "mysql":
-            stack.enter_context(connection.execute_wrapper(_by_primary_key))
-        stack.enter_context(transaction.atomic(using=using))
-        yield
+    if connection.vendor == "mysql":
+        return connection.execute_wrapper(_by_primary_key)
+    return nullcontext()
 
 
 def _by_primary_key(

@@ -6,10 +6,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from django.db import connections
-from django.db.models import Prefetch
+from django.db.models import Prefetch, Q
 
 from django_backwave.core.states import JobState
-from django_backwave.models import Action, Attempt, Job, Worker
+from django_backwave.models import Action, Attempt, Job, Pause, Tag, Worker
 from django_backwave.store import clock
 from django_backwave.store.overview import SILENCE
 from django_backwave.store.retention import KEPT_ATTEMPTS
@@ -24,9 +24,10 @@ MOST_WORKERS = 200
 
 
 def find(job_id: UUID, *, using: str) -> Job | None:
-    """Return a job with its attempts, oldest first, or None if there is no such job."""
+    """Return a job with its tags and its attempts, oldest first, or None if there is no such job."""
     attempts = Prefetch("attempts", Attempt.objects.using(using).order_by("number"))
-    return Job.objects.using(using).filter(pk=job_id).prefetch_related(attempts).first()
+    tags = Prefetch("tags", Tag.objects.using(using).all())
+    return Job.objects.using(using).filter(pk=job_id).prefetch_related(attempts, tags).first()
 
 
 def tables_missing(*, using: str) -> list[str]:
@@ -46,10 +47,26 @@ def history(job_id: UUID, *, secrets: bool, using: str) -> list[Attempt]:
     return list(attempts[:KEPT_ATTEMPTS])
 
 
+def tags_of(job_id: UUID, *, using: str) -> list[Tag]:
+    """Return the tags of a job."""
+    return list(Tag.objects.using(using).filter(job_id=job_id))
+
+
 def actions_on(job_id: UUID, *, limit: int = 100, using: str) -> list[Action]:
     """Return what operators did to a job, newest first."""
     # No order by the key alone: it would tempt the planner to walk the whole table by it.
     return list(Action.objects.using(using).filter(job_id=job_id).order_by("-at", "-pk")[:limit])
+
+
+def pauses_of(queue: str, name: str, *, using: str) -> list[Pause]:
+    """Return the pauses that hold jobs of a queue and a name."""
+    either = Q(kind=Pause.Kind.QUEUE, target=queue) | Q(kind=Pause.Kind.NAME, target=name)
+    return list(Pause.objects.using(using).filter(either).order_by("-kind"))
+
+
+def actions_on_pauses(*, limit: int = 20, using: str) -> list[Action]:
+    """Return what operators did to queues and job names, newest first."""
+    return list(Action.objects.using(using).filter(job_id=None).order_by("-at", "-pk")[:limit])
 
 
 def live_workers(*, using: str, now: datetime | None = None) -> list[Worker]:

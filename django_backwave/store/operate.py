@@ -1,8 +1,10 @@
-"""What operators do to jobs: cancel and requeue, each recorded with its effect."""
+"""What operators do to jobs: cancel and requeue, each recorded with its effect.
+
+``adjust`` has what they change of jobs that wait, ``pause`` queues and names, ``matching`` many jobs at once.
+"""
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
@@ -15,30 +17,37 @@ from django_backwave.core.states import REQUEUEABLE, JobState
 from django_backwave.models import Action, Job
 from django_backwave.models.fields import ExactTextField
 from django_backwave.store import clock
+from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import waiting, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
     from uuid import UUID
 
-_PENDING = (JobState.WAITING.value, JobState.READY.value)
-_CANCELLABLE = (*_PENDING, JobState.RUNNING.value)
+PENDING = (JobState.WAITING.value, JobState.READY.value)
+_CANCELLABLE = (*PENDING, JobState.RUNNING.value)
 _REQUEUEABLE = tuple(state.value for state in REQUEUEABLE)
 
 
 def cancel(
-    job_ids: Iterable[UUID], *, actor: str = "", using: str, now: datetime | None = None
+    job_ids: Iterable[UUID],
+    *,
+    matching: Q | None = None,
+    actor: str = "",
+    using: str,
+    now: datetime | None = None,
 ) -> dict[UUID, CancelResult]:
     """Cancel jobs (G8), and return what that did to each one that exists.
 
     READY and WAITING jobs are CANCELLED at once. A RUNNING job's row is flagged: its handler learns of it
     at its next heartbeat, and unless it succeeds first the job ends CANCELLED. Finished jobs stay as they
-    are. Joins the caller's transaction. What was done is recorded under ``actor``, if that is given.
+    are, and so do those that are not ``matching`` any more. Joins the caller's transaction. What was done is
+    recorded under ``actor``, if that is given.
     """
     with writing(using):
-        states = _locked_states(job_ids, using)
-        pending = Q(state__in=_PENDING)
+        states = locked_states(job_ids, using, matching)
+        pending = Q(state__in=PENDING)
         at = clock.instant(using, now)
         # One UPDATE that decides for each row: two would miss a job that moves between them.
         Job.objects.using(using).filter(pk__in=states, state__in=_CANCELLABLE).update(
@@ -56,14 +65,15 @@ def cancel(
                 output_field=SmallIntegerField(),
             ),
         )
+        passing("cancel: rows written")
         results = {job_id: _cancel_result(state) for job_id, state in states.items()}
-        done = [job_id for job_id in results if states[job_id] in _CANCELLABLE]
-        _record("cancel", done, results, actor=actor, at=at, using=using)
+        done = {job_id: results[job_id].value for job_id in states if states[job_id] in _CANCELLABLE}
+        record("cancel", done, actor=actor, at=at, using=using)
     return results
 
 
 def _cancel_result(state: int) -> CancelResult:
-    if state in _PENDING:
+    if state in PENDING:
         return CancelResult.CANCELLED
     if state == JobState.RUNNING:
         return CancelResult.ASKED_TO_STOP
@@ -74,6 +84,7 @@ def requeue(
     job_ids: Iterable[UUID],
     *,
     reset_failures: bool = True,
+    matching: Q | None = None,
     actor: str = "",
     using: str,
     now: datetime | None = None,
@@ -81,11 +92,11 @@ def requeue(
     """Send dead-lettered, quarantined and cancelled jobs back, due now; return what that did to each.
 
     ``failures`` becomes 0 unless ``reset_failures`` is false; ``attempt`` stays as it is, for it is the
-    fence's epoch and never falls. Joins the caller's transaction. What was done is recorded under
-    ``actor``, if that is given.
+    fence's epoch and never falls. What is not ``matching`` any more stays as it is. Joins the caller's
+    transaction. What was done is recorded under ``actor``, if that is given.
     """
     with writing(using):
-        states = _locked_states(job_ids, using)
+        states = locked_states(job_ids, using, matching)
         at = clock.instant(using, now)
         Job.objects.using(using).filter(pk__in=states, state__in=_REQUEUEABLE).update(
             **({"failures": 0} if reset_failures else {}),
@@ -99,9 +110,10 @@ def requeue(
             due_at=at,
             state=JobState.READY.value,
         )
+        passing("requeue: rows written")
         results = {job_id: _requeue_result(state) for job_id, state in states.items()}
-        done = [job_id for job_id in results if states[job_id] in _REQUEUEABLE]
-        _record("requeue", done, results, actor=actor, at=at, using=using)
+        done = {job_id: results[job_id].value for job_id in states if states[job_id] in _REQUEUEABLE}
+        record("requeue", done, actor=actor, at=at, using=using)
     return results
 
 
@@ -109,24 +121,16 @@ def _requeue_result(state: int) -> RequeueResult:
     return RequeueResult.REQUEUED if state in _REQUEUEABLE else RequeueResult.NOT_REQUEUEABLE
 
 
-def _record(
-    verb: str,
-    job_ids: Sequence[UUID],
-    results: Mapping[UUID, Enum],
-    *,
-    actor: str,
-    at: Any,
-    using: str,
-) -> None:
-    """Write one Action for each job that changed."""
+def record(verb: str, done: Mapping[UUID, str], *, queue: str = "", actor: str, at: Any, using: str) -> None:
+    """Write one Action for each job that changed, with what came of it."""
     if actor:
         Action.objects.using(using).bulk_create(
-            Action(at=at, actor=actor[:ACTOR_LENGTH], verb=verb, job_id=job_id, result=results[job_id].value)
-            for job_id in job_ids
+            Action(at=at, actor=actor[:ACTOR_LENGTH], verb=verb, job_id=job_id, queue=queue, result=result)
+            for job_id, result in done.items()
         )
 
 
-def _locked_states(job_ids: Iterable[UUID], using: str) -> dict[UUID, int]:
-    """Lock the jobs that exist, in id order, and return the state of each."""
-    jobs = Job.objects.using(using).filter(pk__in=list(job_ids)).order_by("pk")
+def locked_states(job_ids: Iterable[UUID], using: str, matching: Q | None = None) -> dict[UUID, int]:
+    """Lock the jobs that exist, and still match, in id order, and return the state of each."""
+    jobs = Job.objects.using(using).filter(matching or Q(), pk__in=list(job_ids)).order_by("pk")
     return dict(waiting(jobs, using=using).values_list("pk", "state"))

@@ -12,11 +12,14 @@ from django_backwave.core.states import JobState
 from django_backwave.models import Lease
 from django_backwave.models.fields import ExactTextField
 from django_backwave.store import clock, fence
+from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import datetime
+
+    from django_backwave.models.lease import LeaseQuerySet
 
 
 def release_unknown(
@@ -24,6 +27,7 @@ def release_unknown(
 ) -> list[Key]:
     """Hand back every job that this worker holds but for the known attempts; return those handed back.
 
+    Rows that somebody else has locked are passed over: ``holds_unknown`` tells of them.
     Costs no failure and leaves no attempt row: their handlers never started. Only to be called while none
     of the worker's claims is under way. A job whose cancel was requested becomes CANCELLED.
     """
@@ -34,10 +38,17 @@ def release_unknown(
         return [key for key in unknown if _hand_back(key, worker, using=using, now=now)]
 
 
+def holds_unknown(known: Collection[Key], *, worker: str, using: str, now: datetime | None = None) -> bool:
+    """Whether this worker holds a live lease of an attempt that it does not know."""
+    leases: LeaseQuerySet = Lease.objects.using(using)
+    held = leases.held_by(worker).live(clock.instant(using, now)).values_list("pk", "attempt")
+    return any(Key(*row) not in known for row in held)
+
+
 def _hand_back(key: Key, worker: str, *, using: str, now: datetime | None) -> int:
     at = clock.instant(using, now)
     asked = Q(cancel_requested_at__isnull=False)
-    return int(
+    count = int(
         fence.held([key.job_id], key.attempt, worker, using=using, now=now).update(
             lease_expires_at=None,
             finished_at=Case(When(asked, then=at), default=F("finished_at")),
@@ -55,3 +66,5 @@ def _hand_back(key: Key, worker: str, *, using: str, now: datetime | None) -> in
             ),
         )
     )
+    passing("release: row written")
+    return count

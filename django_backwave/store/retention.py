@@ -11,11 +11,13 @@ from django.db.models import ProtectedError, Q, RestrictedError
 from django_backwave.core.states import JobState
 from django_backwave.models import Attempt, Job, Worker
 from django_backwave.store import clock
+from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from datetime import datetime
+    from uuid import UUID
 
     from django.db.models import QuerySet
 
@@ -29,6 +31,12 @@ SLICE = 500
 
 #: Seconds of silence after which a worker's row is dropped.
 WORKER_SILENCE = 24 * 3600.0
+
+#: No job is kept longer than this many seconds, a thousand years: the calendar has a beginning.
+LONGEST_KEEP = 1000 * 365 * 24 * 3600.0
+
+#: Slices of jobs that somebody's rows protect which one prune steps over.
+STEPS = 10
 
 _DONE = (JobState.SUCCEEDED, JobState.CANCELLED)
 _DEAD = (JobState.DEAD_LETTERED, JobState.QUARANTINED)
@@ -67,27 +75,37 @@ def _old(keep_done: float | None, keep_dead: float | None, at: datetime) -> Iter
     """Yield what is old, one state at a time: so the index gives the oldest without a sort."""
     for states, keep in ((_DONE, keep_done), (_DEAD, keep_dead)):
         for state in states if keep is not None else ():
-            yield Q(state=state.value, finished_at__lt=clock.after(at, -(keep or 0.0)))
+            yield Q(state=state.value, finished_at__lt=clock.after(at, -min(keep or 0.0, LONGEST_KEEP)))
 
 
 def _delete_slice(old: Q, limit: int, *, using: str) -> int:
-    with writing(using):
-        ended = Job.objects.using(using).filter(old).order_by("finished_at")[:limit]
-        ids = list(unlocked(ended, using=using).values_list("pk", flat=True))
-        if not ids:
-            return 0
-        # State and age again: where rows cannot be locked, one may have been requeued meanwhile.
-        jobs = Job.objects.using(using).filter(old, pk__in=ids).only("pk")
-        try:
-            with transaction.atomic(using=using):
-                return _delete(jobs)
-        except (ProtectedError, RestrictedError):
-            # Somebody's rows keep some of these jobs: the others go one by one.
-            return sum(_delete_unless_kept(jobs.filter(pk=pk), using) for pk in ids)
+    """Delete the oldest that can be: those which another app's rows protect are stepped over."""
+    kept: list[UUID] = []
+    for _ in range(STEPS):
+        with writing(using):
+            ended = Job.objects.using(using).filter(old).exclude(pk__in=kept).order_by("finished_at")[:limit]
+            ids = list(unlocked(ended, using=using).values_list("pk", flat=True))
+            count = _delete_these(old, ids, using) if ids else 0
+        if count or len(ids) < limit:
+            return count
+        kept += ids
+    return 0
+
+
+def _delete_these(old: Q, ids: list[UUID], using: str) -> int:
+    # State and age again: where rows cannot be locked, one may have been requeued meanwhile.
+    jobs = Job.objects.using(using).filter(old, pk__in=ids).only("pk")
+    try:
+        with transaction.atomic(using=using):
+            return _delete(jobs)
+    except (ProtectedError, RestrictedError):
+        return sum(_delete_unless_kept(jobs.filter(pk=pk), using) for pk in ids)
 
 
 def _delete(jobs: QuerySet[Job]) -> int:
-    return jobs.delete()[1].get(Job._meta.label, 0)
+    count = jobs.delete()[1].get(Job._meta.label, 0)  # what hangs on them first
+    passing("prune: jobs deleted")
+    return count
 
 
 def _delete_unless_kept(job: QuerySet[Job], using: str) -> int:

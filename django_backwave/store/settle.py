@@ -24,12 +24,14 @@ from django_backwave.core.outcome import (
 )
 from django_backwave.core.protocol import Key, Report, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.models import Attempt, Job, Lease
+from django_backwave.models import Attempt, Job, Lease, Tag
 from django_backwave.models.fields import EncodedJSON, InstantField
 from django_backwave.store import clock, fence
 from django_backwave.store.errors import refuses_data
-from django_backwave.store.locking import is_postgres, single_statement, unlocked, writing
+from django_backwave.store.failpoint import passing
+from django_backwave.store.locking import by_primary_key, is_postgres, single_statement, unlocked, writing
 from django_backwave.store.retention import trim_attempts
+from django_backwave.store.tags import insert_tags, trim_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 class _Entry:
     """A report with what to write for it, as long as no cancel was requested.
 
-    ``silent``: without a row in the history.
+    ``silent``: without a row in the history, and without tags and progress.
     """
 
     report: Report
@@ -62,6 +64,14 @@ class _Entry:
     def recorded(self) -> bool:
         return not self.silent and (self.decision.recorded or self.report.started_after is not None)
 
+    @property
+    def tags(self) -> tuple[tuple[str, str], ...]:
+        return () if self.silent else self.report.tags
+
+    @property
+    def progress(self) -> str | None:
+        return None if self.silent else self.report.progress
+
 
 def settle(
     reports: Sequence[Report],
@@ -73,7 +83,8 @@ def settle(
 ) -> dict[Key, Verdict]:
     """Write the outcomes that the fence lets through, and return a verdict for each report.
 
-    A job whose cancel was requested becomes CANCELLED, unless it succeeded (G8). One row that the database
+    A job whose cancel was requested becomes CANCELLED, unless it succeeded (G8). An attempt's tags, and the
+    progress that no heartbeat has written, go with its outcome. One row that the database
     refuses is recorded as a failed attempt with that cause; the others are not delayed by it.
     """
     ordered = sorted(reports, key=lambda report: report.job.key)
@@ -82,7 +93,7 @@ def settle(
     if not entries:
         return verdicts
     matched = _write_or_split(entries, worker=worker, using=using, now=now)
-    verdicts |= dict.fromkeys(matched, Verdict.APPLIED)
+    verdicts |= matched
     rest = [entry for entry in entries if entry.key not in verdicts]
     if rest:
         verdicts |= _unmatched(rest, worker=worker, using=using, now=now)
@@ -97,10 +108,9 @@ def _resolved(reports: Sequence[Report], *, worker: str, using: str) -> dict[Key
     doubtful = [report.job.key for report in reports if isinstance(report.outcome, InDoubt)]
     if not doubtful:
         return {}
-    verdicts = _applied_before(doubtful, worker=worker, using=using)
-    landed = {key: Verdict.LANDED for key, verdict in verdicts.items() if verdict is Verdict.APPLIED}
-    locked = {key: Verdict.LOCKED for key, verdict in verdicts.items() if verdict is Verdict.LOCKED}
-    return landed | locked
+    # An earlier settle may have written the failure, and its reply was lost: then it has not landed.
+    verdicts = _applied_before(doubtful, success=Verdict.LANDED, worker=worker, using=using)
+    return {key: verdict for key, verdict in verdicts.items() if verdict is not Verdict.STALE}
 
 
 def complete(
@@ -113,11 +123,27 @@ def complete(
     """
     entry = _entry(report, 0.0)
     at = clock.read(using, now)
-    if not leases.update(**_values([entry], at)):
-        return False
+    with by_primary_key(using):
+        if not leases.update(**_values([entry], at)):
+            return False
+    passing("complete: row written")
     Attempt.objects.using(using).bulk_create([_attempt(entry, worker, at)])
+    passing("complete: history written")
+    _insert_tags([entry], using)
+    passing("complete: tags written")
     trim_attempts([entry.key], using=using)
     return True
+
+
+def _insert_tags(matched: Sequence[_Entry], using: str) -> None:
+    tagged = [entry for entry in matched if entry.tags]
+    insert_tags({entry.key.job_id: entry.tags for entry in tagged}, using=using)
+    _trim_tags(tagged, using)
+
+
+def _trim_tags(tagged: Sequence[_Entry], using: str) -> None:
+    """See to the bound, which an enqueue and one attempt cannot exceed."""
+    trim_tags([entry.key.job_id for entry in tagged if entry.key.attempt > 1], using=using)
 
 
 def _entry(report: Report, grace: float) -> _Entry:
@@ -126,7 +152,9 @@ def _entry(report: Report, grace: float) -> _Entry:
     return _Entry(report, decision)
 
 
-def _write_or_split(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> set[Key]:
+def _write_or_split(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> dict[Key, Verdict]:
     write = _write_postgres if is_postgres(using) else _write_portable
     try:
         return write(entries, worker=worker, using=using, now=now)
@@ -135,11 +163,13 @@ def _write_or_split(entries: list[_Entry], *, worker: str, using: str, now: date
             raise
         if len(entries) > 1:
             one_by_one = [_write_or_split([entry], worker=worker, using=using, now=now) for entry in entries]
-            return set().union(*one_by_one)
+            return {key: verdict for each in one_by_one for key, verdict in each.items()}
         return _write_or_give_way(_refused(entries[0], error), worker=worker, using=using, now=now)
 
 
-def _write_or_give_way(entry: _Entry, *, worker: str, using: str, now: datetime | None) -> set[Key]:
+def _write_or_give_way(
+    entry: _Entry, *, worker: str, using: str, now: datetime | None
+) -> dict[Key, Verdict]:
     """Write a refused outcome as a failure; without its history if even that is refused.
 
     A row with the attempt's number, made by hand, must not keep a job running for ever.
@@ -177,11 +207,13 @@ def _unmatched(entries: list[_Entry], *, worker: str, using: str, now: datetime 
         entry.key for entry in entries if entry.report.sent_before and verdicts[entry.key] is Verdict.STALE
     ]
     if doubtful:
-        verdicts |= _applied_before(doubtful, worker=worker, using=using)
+        verdicts |= _applied_before(doubtful, success=Verdict.APPLIED, worker=worker, using=using)
     return verdicts
 
 
-def _applied_before(keys: list[Key], *, worker: str, using: str) -> dict[Key, Verdict]:
+def _applied_before(keys: list[Key], *, success: Verdict, worker: str, using: str) -> dict[Key, Verdict]:
+    """Return what the history says of attempts; ``success`` is the verdict on a recorded success."""
+    told = {AttemptOutcome.SUCCEEDED.value: success, AttemptOutcome.CANCELLED.value: Verdict.CANCELLED}
     job_ids = [key.job_id for key in keys]
     with writing(using):
         jobs = Job.objects.using(using).filter(pk__in=job_ids).order_by("pk")
@@ -191,11 +223,11 @@ def _applied_before(keys: list[Key], *, worker: str, using: str) -> dict[Key, Ve
             Attempt.objects.using(using)
             .filter(job_id__in=job_ids, worker=worker)
             .exclude(outcome=AttemptOutcome.ABANDONED.value)
-            .values_list("job_id", "number")
+            .values_list("job_id", "number", "outcome")
         )
-        applied = {Key(*row) for row in rows}
+        applied = {Key(job_id, n): told.get(outcome, Verdict.APPLIED) for job_id, n, outcome in rows}
     return {
-        key: Verdict.APPLIED
+        key: applied[key]
         if key in applied
         else Verdict.LOCKED
         if key.job_id in there - free
@@ -204,15 +236,29 @@ def _applied_before(keys: list[Key], *, worker: str, using: str) -> dict[Key, Ve
     }
 
 
-# PostgreSQL: guard, job rows and attempt rows in one statement, which is one transaction.
+def _verdict(*, cancelled: bool) -> Verdict:
+    return Verdict.CANCELLED if cancelled else Verdict.APPLIED
+
+
+# PostgreSQL: guard, job rows, attempt rows and tags in one statement, which is one transaction.
 
 _READY, _SUCCEEDED = JobState.READY.value, JobState.SUCCEEDED.value
 _CANCELLED = JobState.CANCELLED.value
 
 
 @cache
-def _settle_sql(jobs: str, attempts: str, instant: str) -> str:
+def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str:
     # LATERAL with a lock: a plain join with unnest makes the planner scan the table for each batch.
+    # ``tags`` is None for a batch without any: most are, and pay for nothing.
+    tagged = f"""
+        , tagged AS (
+            INSERT INTO {tags} (job_id, "key", "value")
+            SELECT m.id, t.word_key, t.word_value
+              FROM unnest(%(tag_ids)s::uuid[], %(tag_numbers)s::int[], %(tag_keys)s::varchar[],
+                   %(tag_values)s::varchar[]) AS t(id, attempt, word_key, word_value)
+              JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
+            ON CONFLICT DO NOTHING
+        )"""
     return f"""
         WITH mine AS MATERIALIZED (
             SELECT v.*, held.cancelled
@@ -220,9 +266,9 @@ def _settle_sql(jobs: str, attempts: str, instant: str) -> str:
                    %(outcomes)s::varchar[], %(failures)s::int[], %(due_ins)s::float8[],
                    %(causes)s::text[], %(outputs)s::text[], %(unroutables)s::bool[],
                    %(recordeds)s::bool[], %(starts)s::timestamptz[], %(classes)s::text[],
-                   %(messages)s::text[], %(tracebacks)s::text[])
+                   %(messages)s::text[], %(tracebacks)s::text[], %(progresses)s::text[])
                 AS v(id, attempt, state, outcome, failures, due_in, cause, output, unroutable,
-                   recorded, started_at, error_class, message, traceback)
+                   recorded, started_at, error_class, message, traceback, progress)
              CROSS JOIN LATERAL (
                 SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled
                   FROM {jobs} j
@@ -239,7 +285,7 @@ def _settle_sql(jobs: str, attempts: str, instant: str) -> str:
                    finished_at = CASE WHEN NOT m.cancelled AND m.state = {_READY} THEN NULL
                                  ELSE {instant} END,
                    cause = CASE WHEN m.cancelled THEN %(cancel_cause)s ELSE m.cause END,
-                   output = m.output,
+                   output = m.output, progress = COALESCE(m.progress, j.progress),
                    unroutable_since = CASE WHEN m.unroutable
                                       THEN COALESCE(j.unroutable_since, {instant}) END
               FROM mine m WHERE j.id = m.id
@@ -250,17 +296,26 @@ def _settle_sql(jobs: str, attempts: str, instant: str) -> str:
                    CASE WHEN m.cancelled THEN %(cancelled)s ELSE m.outcome END,
                    m.error_class, m.message, m.traceback
               FROM mine m WHERE m.recorded
-        )
-        SELECT id, attempt FROM mine
+        ){tagged if tags else ""}
+        SELECT id, attempt, cancelled OR state = {_CANCELLED} FROM mine
     """
 
 
-def _write_postgres(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> set[Key]:
+def _write_postgres(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> dict[Key, Verdict]:
     connection = connections[using]
     quote = connection.ops.quote_name
-    sql = _settle_sql(quote(Job._meta.db_table), quote(Attempt._meta.db_table), clock.instant_sql(now))
+    tagged = [entry for entry in entries if entry.tags]
+    sql = _settle_sql(
+        quote(Job._meta.db_table),
+        quote(Attempt._meta.db_table),
+        quote(Tag._meta.db_table) if tagged else None,
+        clock.instant_sql(now),
+    )
     values = {
         **_arrays(entries),
+        **_tag_arrays(tagged),
         "worker": worker,
         "now": now,
         "cancel_cause": CANCEL_CAUSE,
@@ -268,9 +323,21 @@ def _write_postgres(entries: list[_Entry], *, worker: str, using: str, now: date
     }
     with single_statement(using), connection.cursor() as cursor:
         cursor.execute(sql, values)
-        matched = {Key(*row) for row in cursor.fetchall()}
+        rows = cursor.fetchall()
+    matched = {Key(job_id, number): _verdict(cancelled=cancelled) for job_id, number, cancelled in rows}
     trim_attempts(matched, using=using)
+    _trim_tags([entry for entry in tagged if entry.key in matched], using)
     return matched
+
+
+def _tag_arrays(tagged: Sequence[_Entry]) -> dict[str, list[Any]]:
+    words = [(entry.key, key, value) for entry in tagged for key, value in entry.tags]
+    return {
+        "tag_ids": [key.job_id for key, _, _ in words],
+        "tag_numbers": [key.attempt for key, _, _ in words],
+        "tag_keys": [word for _, word, _ in words],
+        "tag_values": [word for _, _, word in words],
+    }
 
 
 def _arrays(entries: list[_Entry]) -> dict[str, list[Any]]:
@@ -290,6 +357,7 @@ def _arrays(entries: list[_Entry]) -> dict[str, list[Any]]:
         "classes": [error.class_path if error else "" for error in errors],
         "messages": [error.message if error else "" for error in errors],
         "tracebacks": [error.traceback if error else "" for error in errors],
+        "progresses": [entry.progress for entry in entries],
     }
 
 
@@ -300,12 +368,16 @@ class _TornGroup(Exception):
     """An UPDATE for several rows matched only some of them, and does not say which."""
 
 
-def _write_portable(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> set[Key]:
+def _write_portable(
+    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+) -> dict[Key, Verdict]:
     write = partial(_write_groups, entries, worker=worker, using=using, now=now)
     try:
-        return write(group_key=_same_values)
+        matched = write(group_key=_same_values)
     except _TornGroup:
-        return write(group_key=lambda entry: entry.key)  # one row each: the count is the verdict
+        matched = write(group_key=lambda entry: entry.key)  # one row each: the count is the verdict
+    cancelled = JobState.CANCELLED
+    return {entry.key: _verdict(cancelled=entry.decision.state is cancelled) for entry in matched}
 
 
 def _write_groups(
@@ -315,7 +387,7 @@ def _write_groups(
     worker: str,
     using: str,
     now: datetime | None,
-) -> set[Key]:
+) -> list[_Entry]:
     groups: defaultdict[Hashable, list[_Entry]] = defaultdict(list)
     matched: list[_Entry] = []
     with writing(using):
@@ -329,10 +401,14 @@ def _write_groups(
             if 0 < count < len(group):
                 raise _TornGroup
             matched += group if count else []
+        passing("settle: rows written")
         history = [_attempt(entry, worker, at) for entry in matched if entry.recorded]
         Attempt.objects.using(using).bulk_create(history)
+        passing("settle: history written")
+        _insert_tags(matched, using)
+        passing("settle: tags written")
         trim_attempts([entry.key for entry in matched], using=using)
-    return {entry.key for entry in matched}
+    return matched
 
 
 def _free_entries(entries: list[_Entry], using: str) -> list[_Entry]:
@@ -347,8 +423,8 @@ def _free_entries(entries: list[_Entry], using: str) -> list[_Entry]:
 
 
 def _same_values(entry: _Entry) -> Hashable:
-    decision = entry.decision
-    return (entry.key.attempt, replace(decision, outcome=AttemptOutcome.SUCCEEDED, error=None))
+    decision = replace(entry.decision, outcome=AttemptOutcome.SUCCEEDED, error=None)
+    return (entry.key.attempt, entry.progress, decision)
 
 
 def _under_cancel(entry: _Entry) -> _Entry:
@@ -389,6 +465,8 @@ def _values(group: list[_Entry], at: datetime) -> dict[str, Any]:
         values["started_at"] = Case(*starts, default=F("started_at"))
     if decision.due_in is not None:
         values["due_at"] = clock.after(at, decision.due_in)
+    if group[0].progress is not None:
+        values["progress"] = EncodedJSON(group[0].progress)
     return values
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from django.db import OperationalError, connections
 
 from django_backwave.worker import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 logger = logging.getLogger("django_backwave.worker")
 
@@ -22,6 +26,9 @@ CONNECT_TIMEOUT, KEEPALIVE = 5, 5
 
 #: Seconds that one statement of ours may take at most; never more than half a lease.
 LONGEST_STATEMENT = 30.0
+
+#: The bit in the status of MySQL's protocol that says so.
+MYSQL_IN_TRANSACTION = 1
 
 #: Seconds without use after which a handler's connection is asked whether it still works.
 ASK_AFTER = 5.0
@@ -34,18 +41,37 @@ def own_connection(using: str, *, lease: float) -> None:
     """
     connection = connections[using]
     connection.close()
-    settings = copy.deepcopy(connection.settings_dict)
+    connection.settings_dict = _own_settings(connection, bounded=using not in _unbounded, lease=lease)
+
+
+def _own_settings(connection: Any, *, bounded: bool, lease: float) -> dict[str, Any]:
+    settings: dict[str, Any] = copy.deepcopy(connection.settings_dict)
+    settings["AUTOCOMMIT"] = True
     settings["CONN_MAX_AGE"] = None
     settings["CONN_HEALTH_CHECKS"] = False
     longest = min(LONGEST_STATEMENT, max(1.0, lease / 2))
     match connection.vendor:
         case "postgresql":
-            _postgres(settings["OPTIONS"], longest, bounded=using not in _unbounded)
+            _postgres(settings["OPTIONS"], longest, bounded=bounded)
         case "mysql":
             _mysql(settings["OPTIONS"], longest)
         case "sqlite":
             _sqlite(settings["OPTIONS"], longest)
-    connection.settings_dict = settings
+    return settings
+
+
+@contextmanager
+def second_connection(using: str, *, lease: float) -> Iterator[str]:
+    """Open a connection of ours beside the one that this thread has to an alias, and give its name."""
+    name = f"{using} (second)"
+    connection = connections[using].copy(name)
+    connection.settings_dict = _own_settings(connection, bounded=using not in _unbounded, lease=lease)
+    connections[name] = connection
+    try:
+        yield name
+    finally:
+        drop_connection(name)
+        del connections[name]
 
 
 #: Aliases behind a pooler that refuses our start-up parameters.
@@ -174,6 +200,14 @@ def _clean(connection: Any) -> bool:
     return True
 
 
+def in_transaction(using: str) -> bool:
+    """Whether this thread has a transaction open on an alias, by Django's means or behind its back."""
+    connection: Any = connections[using]
+    if connection.connection is None:
+        return bool(connection.in_atomic_block)
+    return connection.in_atomic_block or not connection.autocommit or _in_transaction(connection)
+
+
 def _lost(connection: Any) -> bool:
     """Ask the driver, without a round trip, whether a connection was closed behind Django's back."""
     raw = connection.connection
@@ -189,6 +223,13 @@ def _lost(connection: Any) -> bool:
 def _in_transaction(connection: Any) -> bool:
     """Ask the driver, without a round trip, whether a transaction was begun behind Django's back."""
     raw = connection.connection
-    if connection.vendor == "postgresql":
-        return bool(raw.info.transaction_status != 0)
-    return bool(getattr(raw, "in_transaction", False))
+    match connection.vendor:
+        case "postgresql":
+            return bool(raw.info.transaction_status != 0)
+        case "sqlite":
+            return bool(raw.in_transaction)
+        case "mysql" if hasattr(raw, "server_status"):
+            return bool(raw.server_status & MYSQL_IN_TRANSACTION)
+        case "mysql":
+            raw.rollback()  # mysqlclient cannot tell, and a round trip costs less than a lost write
+    return False

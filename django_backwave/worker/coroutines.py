@@ -11,6 +11,8 @@ import asyncio
 import contextvars
 import logging
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +22,60 @@ from django_backwave.worker.connections import Hygiene
 from django_backwave.worker.handlers import touch_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from django_backwave.core.protocol import Report
     from django_backwave.worker.execution import Execution
 
 logger = logging.getLogger("django_backwave.worker")
 
-#: The tasks that the handler of this context has begun.
-_offspring: contextvars.ContextVar[set[asyncio.Task[Any]] | None] = contextvars.ContextVar(
+
+class _Offspring:
+    """What the handler of a context has begun: tasks, and calls in other threads."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.calls: set[Future[Any]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks or self.calls)
+
+    async def wait(self) -> None:
+        """Wait until one of them has ended."""
+        calls = [asyncio.wrap_future(call) for call in list(self.calls)]
+        if left := [*self.tasks, *calls]:
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+
+
+_offspring: contextvars.ContextVar[_Offspring | None] = contextvars.ContextVar(
     "backwave_offspring", default=None
 )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Begin tasks that are nobody's offspring."""
+    token = _offspring.set(None)
+    try:
+        yield
+    finally:
+        _offspring.reset(token)
+
+
+class _Threads(ThreadPoolExecutor):
+    """The loop's threads for blocking calls (``asyncio.to_thread``), which no cancellation stops.
+
+    Each call is noted with the handler that made it: that has stopped only when its calls have.
+    """
+
+    def submit[**P, T](self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = super().submit(function, *args, **kwargs)
+        offspring = _offspring.get()
+        if offspring is not None:
+            offspring.calls.add(future)
+            future.add_done_callback(offspring.calls.discard)
+        return future
+
 
 
 class Coroutines:
@@ -41,6 +86,7 @@ class Coroutines:
         self._finished = finished
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(_task_factory)
+        self._loop.set_default_executor(_Threads())
         self._idle: list[asyncio.Queue[Execution]] = []
         self._slots: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
@@ -76,7 +122,7 @@ class Coroutines:
 
     def _slot_broke(self, slot: asyncio.Task[None]) -> None:
         """End the thread, and with it the worker: nobody would report the attempt in that slot."""
-        self._broken = slot.exception() or RuntimeError("a slot ended")
+        self._broken = (None if slot.cancelled() else slot.exception()) or RuntimeError("a slot ended")
         self._loop.stop()
 
     async def _serve(self, inbox: asyncio.Queue[Execution]) -> None:
@@ -85,26 +131,45 @@ class Coroutines:
             touch_shared()
             base = contextvars.copy_context()
             while True:
-                execution = await inbox.get()
-                await _in_own_thread(mine, hygiene.before)
+                execution = await self._undisturbed(inbox.get())
+                if execution is None:
+                    continue
+                await self._undisturbed(_in_own_thread(mine, hygiene.before))
                 report = await self._attempt(execution, base.copy())
                 # Runs behind whatever the handler left in its thread: so it has really stopped now.
-                await _in_own_thread(mine, hygiene.after)
+                await self._undisturbed(_in_own_thread(mine, hygiene.after))
                 self._idle.append(inbox)
                 self._finished(report)
 
     async def _attempt(self, execution: Execution, context: contextvars.Context) -> Report:
-        offspring: set[asyncio.Task[Any]] = set()
+        offspring = _Offspring()
         context.run(_offspring.set, offspring)
         task = self._loop.create_task(execution.arun(), context=context)
         execution.interrupt = partial(self._loop.call_soon_threadsafe, task.cancel)
-        report = await task
+        report = await self._undisturbed(task)
         execution.interrupt = None
-        while left := [one for one in offspring if one is not task and not one.done()]:
-            for one in left:
+        offspring.tasks.discard(task)
+        while offspring:
+            for one in list(offspring.tasks):
                 one.cancel()
-            await asyncio.wait(left)
-        return report
+            await self._undisturbed(offspring.wait())
+        return report or execution.never_ran()
+
+    async def _undisturbed[T](self, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T | None:
+        """Wait for something to end, whoever cancels this slot; None if it was itself cancelled.
+
+        A handler may cancel every task of the loop. It must not take the slots of others with it.
+        """
+        with _alone():
+            task = work if isinstance(work, asyncio.Task) else self._loop.create_task(work)
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                slot = asyncio.current_task()
+                if slot is not None:
+                    slot.uncancel()
+        return None if task.cancelled() else task.result()
 
 
 async def _in_own_thread(context: ThreadSensitiveContext, function: Callable[[], None]) -> None:
@@ -121,6 +186,6 @@ def _task_factory(
     task = asyncio.Task(coroutine, loop=loop, **options)
     offspring = context.get(_offspring) if context is not None else _offspring.get()
     if offspring is not None:
-        offspring.add(task)
-        task.add_done_callback(offspring.discard)
+        offspring.tasks.add(task)
+        task.add_done_callback(offspring.tasks.discard)
     return task

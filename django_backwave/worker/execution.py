@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import traceback
 from asyncio import CancelledError
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
-
-from django_backwave import registry
+from django_backwave import conf, hooks, registry
 from django_backwave.context import Completion, JobContext, StopSwitch
 from django_backwave.core.outcome import (
     Cancelled,
@@ -25,13 +24,18 @@ from django_backwave.core.outcome import (
     Snoozed,
     Succeeded,
     Unroutable,
+    timed_out,
 )
 from django_backwave.core.protocol import Claimed, Report, StopReason
-from django_backwave.exceptions import GiveUp, NotAtomic, Snooze, Stopped
+from django_backwave.exceptions import GiveUp, NotAtomic, NotOnce, Retry, Snooze, Stopped
 from django_backwave.models.fields import decode_json
+from django_backwave.notes import Notes
 from django_backwave.payload import encode_output
+from django_backwave.store import clock as database_clock
 from django_backwave.store.atomic import DatabaseBusy, Gate, LeaseGone, completing
 from django_backwave.worker import clock
+from django_backwave.worker.connections import in_transaction
+from django_backwave.worker.once import OnceBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +43,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from django_backwave.jobs import BackWaveTask
+    from django_backwave.notes import Progress
 
 logger = logging.getLogger("django_backwave.worker")
 
 #: Characters of a message and of a traceback that are kept; of a traceback the end says most.
 MESSAGE_LENGTH, TRACEBACK_LENGTH = 4_000, 30_000
+
+#: Seconds until a job is due again whose transaction could not begin.
+BUSY_DELAY = 1.0
 
 
 @dataclass(slots=True)
@@ -51,7 +59,10 @@ class Execution:
     """An attempt that this worker runs. Its instants are monotonic seconds.
 
     ``interrupt``: what cancels the handler while it runs, if it is async. ``completed``: told when an atomic
-    block has recorded the success while the handler goes on.
+    block has recorded the success while the handler goes on. ``began``: told when the handler starts, in its
+    context. ``overdue``: the report made for it when it had not stopped at its time-out. ``notes``: what the
+    handler says meanwhile. ``recorded``: the report that an atomic completion has written. ``context``: a
+    copy of the handler's context, made at its end.
     """
 
     job: Claimed
@@ -60,6 +71,7 @@ class Execution:
     claimed_at: float
     using: str = field(kw_only=True)
     completed: Callable[[], None] = field(kw_only=True)
+    overdue: Report | None = field(default=None, repr=False)
     started_at: float | None = None
     ended_at: float | None = None
     error: BaseException | None = field(default=None, repr=False)
@@ -67,6 +79,10 @@ class Execution:
     interrupt: Callable[[], object] | None = field(default=None, repr=False)
     gate: Gate | None = field(default=None, repr=False)
     landed: bool = False
+    began: Callable[[Execution], object] | None = field(default=None, repr=False)
+    notes: Notes = field(default_factory=Notes, repr=False)
+    recorded: Report | None = field(default=None, repr=False)
+    context: contextvars.Context | None = field(default=None, repr=False)
 
     @property
     def started_after(self) -> float | None:
@@ -75,10 +91,10 @@ class Execution:
 
     @property
     def seconds(self) -> float:
-        """Return how long the handler ran."""
-        if self.started_at is None or self.ended_at is None:
+        """Return how long the handler ran, or has been running by now."""
+        if self.started_at is None:
             return 0.0
-        return self.ended_at - self.started_at
+        return (clock.monotonic() if self.ended_at is None else self.ended_at) - self.started_at
 
     @property
     def is_async(self) -> bool:
@@ -93,21 +109,31 @@ class Execution:
 
     def tell(self, reason: StopReason) -> None:
         """Give the handler a reason to stop; an async one is cancelled, too."""
-        self.switch.tell(reason)
-        if self.interrupt is not None:
-            self.interrupt()
+        interrupt = self.interrupt  # another thread may take it away
+        if self.switch.tell(reason) and interrupt is not None:
+            interrupt()
 
     def run(self) -> Report:
         """Run the handler, unless the attempt is to stop before it starts. Raises nothing."""
-        call = self._route()
-        if not isinstance(call, _Call):
+        try:
+            call = self._route()
+            if isinstance(call, _Call):
+                return self._ended(self._atomic(call) if call.task.atomic else self._outcome(call))
             return self._ended(call)
-        return self._ended(self._atomic(call) if call.task.atomic else self._outcome(call))
+        except BaseException as error:  # of an exception that breaks whoever looks at it, say
+            return self._ended(Failed(describe(error)))
 
     async def arun(self) -> Report:
         """Do what ``run`` does with an async handler."""
-        call = self._route()
-        return self._ended(await self._aoutcome(call) if isinstance(call, _Call) else call)
+        try:
+            call = self._route()
+            return self._ended(await self._aoutcome(call) if isinstance(call, _Call) else call)
+        except BaseException as error:
+            return self._ended(Failed(describe(error)))
+
+    def never_ran(self) -> Report:
+        """Report an async handler that was cancelled, by somebody else, before its first step."""
+        return self._ended(Released())
 
     def _route(self) -> _Call | Outcome:
         """Return the call to make; or the outcome, if the handler is not to start."""
@@ -123,14 +149,63 @@ class Execution:
         misfit = registry.binds(task, args, kwargs)
         if misfit is not None:
             return Unroutable(f"the arguments do not fit {task.module_path}: {misfit}")
-        context = [self._context(task)] if task.takes_context else []
+        surrounded = bool(conf.value("AROUND"))
+        context = self._context(task) if task.takes_context or surrounded else None
+        given = (context, *args) if task.takes_context else args
+        function: Callable[[], Any] = partial(task.func, *given, **kwargs)
+        if context is not None and surrounded:
+            around = self._asurrounded if iscoroutinefunction(task.func) else self._surrounded
+            function = partial(around, function, context)
         if not task.atomic:
-            self.started_at = clock.monotonic()
-        return _Call(task, partial(task.func, *context, *args, **kwargs))
+            self._begin()
+        return _Call(task, function)
+
+    def _begin(self) -> None:
+        self.started_at = clock.monotonic()
+        if self.began is not None:
+            self.began(self)
+
+    def _surrounded(self, function: Callable[[], Any], context: JobContext) -> Any:
+        """Run a handler within the project's context managers, the first of them outermost."""
+        raised: BaseException | None = None
+        with ExitStack() as stack:
+            try:
+                for hook in hooks.around():
+                    manager = hooks.made(hook, context)
+                    hooks.refuse_asynchronous(manager, hook)
+                    with _noting(hook):
+                        stack.enter_context(manager)
+                return function()
+            except BaseException as error:
+                raised = error
+                raise
+        # Only if one of them has swallowed it: none can turn a failure into a success.
+        raise raised or AssertionError("nothing was raised, and nothing returned")
+
+    async def _asurrounded(self, function: Callable[[], Any], context: JobContext) -> Any:
+        """Do what ``_surrounded`` does with an async handler."""
+        raised: BaseException | None = None
+        async with AsyncExitStack() as stack:
+            try:
+                for hook in hooks.around():
+                    manager = hooks.made(hook, context)
+                    with _noting(hook):
+                        if hasattr(manager, "__aenter__"):
+                            await stack.enter_async_context(manager)
+                        else:
+                            stack.enter_context(manager)
+                return await function()
+            except BaseException as error:
+                raised = error
+                raise
+        raise raised or AssertionError("nothing was raised, and nothing returned")
 
     def _outcome(self, call: _Call) -> Outcome:
         try:
-            return _succeeded(call.task, call.function())
+            value = call.function()
+            if self.landed and value is not None:
+                self._log_after_completion("the value that it returned")
+            return _succeeded(call.task, None if self.landed else value)
         except BaseException as error:
             return self._raised(call.task, error)
 
@@ -150,10 +225,12 @@ class Execution:
 
         try:
             with self._completing(self.gate, report):
-                self.started_at = clock.monotonic()
+                if self.switch.reason is not None:  # while it waited for its turn
+                    raise Stopped(self.switch.reason)
+                self._begin()
                 output = _succeeded(call.task, call.function())
-        except (DatabaseBusy, LeaseGone):
-            return Released()  # after a lost lease the fence refuses this, too
+        except LeaseGone:
+            return Released()  # the fence refuses this, too
         except BaseException as error:
             return self._raised(call.task, error)
         self.landed = True
@@ -180,14 +257,45 @@ class Execution:
             raise NotAtomic(f"{task.module_path} is a coroutine function, which no transaction can span.")
         if self.gate is not None and self.gate.written:
             raise NotAtomic(f"{task.module_path} has completed its job already: context.atomic() works once.")
-        if connections[self.using].in_atomic_block:
+        if in_transaction(self.using):
             raise NotAtomic(
                 f"{task.module_path} has a transaction open on {self.using!r}: context.atomic() must be the "
                 "outermost. Leave that block first."
             )
 
+    def _once(self, task: BackWaveTask, name: str) -> OnceBlock:
+        """Be ``context.once(name)``."""
+        return OnceBlock(
+            name,
+            job=self.job,
+            worker=self.worker,
+            using=self.using,
+            switch=self.switch,
+            refuse=partial(self._refuse_mark, task, name),
+        )
+
+    def _refuse_mark(self, task: BackWaveTask, name: str) -> None:
+        what = f"context.once({name!r}) in {task.module_path}"
+        if task.atomic:
+            raise NotOnce(
+                f"{what}: an atomic job needs no mark for what it writes, and cannot keep one for other "
+                "effects: its own success may yet be rolled back. Enqueue another job for them."
+            )
+        if self.gate is not None and self.gate.written:
+            raise NotOnce(f"{what}: the job is completed already, so it never runs again.")
+        if in_transaction(self.using):
+            raise NotOnce(
+                f"{what}: a transaction is open on {self.using!r}. The mark is written at once on another "
+                "connection: it would stay when that transaction rolls back, or wait for its locks for "
+                "ever. Leave the transaction first."
+            )
+
     def _completing(self, gate: Gate, report: Callable[[], Report]) -> AbstractContextManager[None]:
-        return completing(gate, self.job, worker=self.worker, report=report, using=self.using)
+        def kept() -> Report:
+            self.recorded = report()
+            return self.recorded
+
+        return completing(gate, self.job, worker=self.worker, report=kept, using=self.using)
 
     def _in_doubt(self, task: BackWaveTask, error: BaseException) -> Outcome:
         self.error = error
@@ -196,13 +304,20 @@ class Execution:
     def _raised(self, task: BackWaveTask, error: BaseException) -> Outcome:
         if self._doubtful:
             return self._in_doubt(task, error)
+        if isinstance(error, DatabaseBusy):
+            logger.warning("action=atomic_put_off job=%s name=%s: %s", self.job.job_id, self.job.name, error)
+            return Released(BUSY_DELAY)
         if isinstance(error, Snooze):
             return Snoozed(error.seconds)
         if _means_stop(error) and self.switch.reason is not None:
-            return self._stopped()
-        error.__traceback__ = _beyond_us(error.__traceback__)
-        self.error = error
-        return Failed(describe(error), final=isinstance(error, GiveUp) or task.is_final(error))
+            return self._stopped(error)
+        # Not an assignment: a frozen dataclass may be an exception, too.
+        self.error = BaseException.with_traceback(error, _beyond_us(error.__traceback__))
+        return Failed(
+            describe(error),
+            final=isinstance(error, GiveUp) or task.is_final(error),
+            delay=error.seconds if isinstance(error, Retry) else None,
+        )
 
     def _ended(self, outcome: Outcome) -> Report:
         self.ended_at = clock.monotonic()
@@ -210,15 +325,20 @@ class Execution:
             # The handler went on after its block had failed in COMMIT: what it made of that does not count.
             outcome = InDoubt(describe(self.error or NotAtomic("the commit of context.atomic() failed")))
         if self.landed and not isinstance(outcome, Succeeded):
-            logger.warning(
-                "action=after_completion job=%s name=%s: what the handler did after its atomic block changes "
-                "nothing of the job",
-                self.job.job_id,
-                self.job.name,
-                exc_info=self.error,
-            )
+            self._log_after_completion("how it ended")
         self.report = self._report(Succeeded("null") if self.landed else outcome, settled=self.landed)
+        self.context = contextvars.copy_context()
         return self.report
+
+    def _log_after_completion(self, what: str) -> None:
+        logger.warning(
+            "action=after_completion job=%s name=%s: the handler's atomic block has completed the job; %s "
+            "after it changes nothing",
+            self.job.job_id,
+            self.job.name,
+            what,
+            exc_info=self.error,
+        )
 
     def _report(self, outcome: Outcome, *, settled: bool = False) -> Report:
         return Report(
@@ -227,7 +347,19 @@ class Execution:
             jitter=clock.random(),
             started_after=self.started_after,
             settled=settled,
+            tags=self.notes.tags,
+            progress=self.last_progress(),
         )
+
+    def last_progress(self) -> str | None:
+        """Return the progress that has not been written yet, as JSON text."""
+        news = self.notes.news
+        return None if news is None else self.encoded_progress(news)
+
+    def encoded_progress(self, progress: Progress) -> str:
+        """Return a progress as JSON text, with the database's time of now."""
+        at = database_clock.after(self.job.claimed_at, clock.monotonic() - self.claimed_at)
+        return progress.encoded(at)
 
     def _context(self, task: BackWaveTask) -> JobContext:
         return JobContext(
@@ -236,11 +368,31 @@ class Execution:
             worker=self.worker,
             switch=self.switch,
             atomic=partial(self._block, task),
+            once=partial(self._once, task),
+            notes=self.notes,
         )
 
-    def _stopped(self) -> Outcome:
-        # A lost lease is reported as a hand-back: whatever is reported, only the fence refuses it.
-        return Cancelled() if self.switch.reason is StopReason.CANCEL else Released()
+    def _stopped(self, error: BaseException | None = None) -> Outcome:
+        match self.switch.reason:
+            case StopReason.CANCEL:
+                return Cancelled()
+            case StopReason.TIMEOUT:
+                self.error = error
+                where = "" if error is None else describe(error).traceback
+                return timed_out(self.job.timeout_seconds or 0.0, traceback=where)
+            case _:
+                # A lost lease is reported as a hand-back: whatever is reported, only the fence refuses it.
+                return Released()
+
+
+@contextmanager
+def _noting(hook: hooks.Hook) -> Iterator[None]:
+    """Note on what a context manager raises when it is entered whose it is."""
+    try:
+        yield
+    except BaseException as error:
+        hooks.note(error, hook)
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import queue
 import threading
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ class HandlerThreads:
         self._work.put(execution)
 
     def _serve(self) -> None:
+        process = os.getpid()
         hygiene = Hygiene()
         base = _base_context()
         while True:
@@ -51,6 +53,8 @@ class HandlerThreads:
             hygiene.before()
             # A copy for each job: what one activates (language, time zone) the next never sees.
             report = base.copy().run(execution.run)
+            if os.getpid() != process:
+                os._exit(0)  # a child that the handler forked, and that came back here
             hygiene.after()
             self._finished(report)
 

@@ -1,24 +1,35 @@
-"""The notifier: log lines about attempts, sent by a thread of its own after the write.
+"""The notifier: log lines and signals about attempts, sent by a thread of its own after the write.
 
-Whatever a log handler does, or however long it takes, no settle waits for it.
+Whatever a log handler or a receiver does, or however long it takes, no settle waits for it. Both run in a
+copy of the handler's context.
 """
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import queue
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
-from django_backwave.core.outcome import Failed, InDoubt, Snoozed, Succeeded, Unroutable, decide
+from django.db import connections
+
+from django_backwave.core.outcome import Failed, InDoubt, Snoozed, TimedOut, Unroutable, decide
 from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
+from django_backwave.worker.signalling import Signaller, starts_are_heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from django_backwave.core.protocol import Report
+    from django_backwave.store.claim import Late
     from django_backwave.store.expire import Expired
     from django_backwave.worker.execution import Execution
+
+    #: What to tell, and the context to tell it in; None for the thread's own.
+    type Item = tuple[Callable[[Signaller], None], contextvars.Context | None]
 
 logger = logging.getLogger("django_backwave.worker")
 
@@ -28,7 +39,7 @@ class Notifier:
 
     def __init__(self) -> None:
         """Begin with nothing to say."""
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="backwave-notifier", daemon=True)
 
     def start(self) -> None:
@@ -41,25 +52,67 @@ class Notifier:
         self.thread.join(timeout)
 
     def settled(self, execution: Execution, verdict: Verdict, *, grace: float) -> None:
-        """Tell of an attempt's end: one line, with the traceback of a failure."""
-        self._queue.put(lambda: _log_end(execution, verdict, grace=grace))
+        """Tell of an attempt's end: one line, with the traceback of a failure, and the signals."""
+        # An overdue handler may end with a report of its own at any time; that one does not count.
+        report = execution.overdue or execution.report
+        if report is not None:  # only ended attempts are settled; the type cannot say so
+            self._put(partial(_tell_end, execution, report, verdict, grace), execution.context)
+
+    def began(self, execution: Execution) -> None:
+        """Tell of a handler's start; called in the handler's context."""
+        if starts_are_heard():
+            self._put(lambda signaller: signaller.started(execution), contextvars.copy_context())
 
     def expired(self, leases: list[Expired]) -> None:
         """Tell of lapsed leases."""
-        self._queue.put(lambda: _log_expired(leases))
+        if leases:
+            self._put(partial(_tell_expired, leases))
+
+    def late(self, jobs: list[Late]) -> None:
+        """Tell of jobs that have not started in time."""
+        if jobs:
+            self._put(lambda _: _log_late(jobs))
+
+    def overdue(self, execution: Execution) -> None:
+        """Tell of a handler that runs on although it was told of its time-out."""
+        self._put(lambda _: _log_overdue(execution))
+
+    def too_late(self, execution: Execution, report: Report) -> None:
+        """Tell of a handler that has ended after it was reported as timed out."""
+        self._put(lambda _: _log_too_late(execution, report))
+
+    def _put(self, tell: Callable[[Signaller], None], context: contextvars.Context | None = None) -> None:
+        self._queue.put((tell, context))
 
     def _serve(self) -> None:
-        while (item := self._queue.get()) is not None:
-            try:
-                item()
-            except Exception:
-                logger.exception("action=notify_failed")
+        signaller = Signaller()
+        base = contextvars.copy_context()
+        try:
+            while (item := self._queue.get()) is not None:
+                tell, context = item
+                try:
+                    (base.copy() if context is None else context).run(tell, signaller)
+                except BaseException:  # SystemExit would end the thread, and with it the worker
+                    logger.exception("action=notify_failed")
+        finally:
+            connections.close_all()
 
 
-def _log_end(execution: Execution, verdict: Verdict, *, grace: float) -> None:
-    report = execution.report
-    if report is None:  # only ended attempts are settled; the type cannot say so
-        return
+def _tell_end(
+    execution: Execution, report: Report, verdict: Verdict, grace: float, signaller: Signaller
+) -> None:
+    _log_end(execution, report, verdict, grace=grace)
+    decision = decide(report.outcome, report.job.numbers, jitter=report.jitter, unroutable_grace=grace)
+    signaller.ended(execution, report, verdict, decision)
+
+
+def _tell_expired(leases: list[Expired], signaller: Signaller) -> None:
+    _log_expired(leases)
+    for lease in leases:
+        signaller.abandoned(lease)
+
+
+def _log_end(execution: Execution, report: Report, verdict: Verdict, *, grace: float) -> None:
     job, outcome = report.job, report.outcome
     decision = decide(outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace)
     level, note = logging.INFO, ""
@@ -68,13 +121,13 @@ def _log_end(execution: Execution, verdict: Verdict, *, grace: float) -> None:
     if verdict is Verdict.STALE:
         # The fence at work, no fault: another attempt holds the job, or it has ended.
         word, note = "stale", f" refused={decision.outcome.value}"
-    elif execution.switch.cancel_requested and not isinstance(outcome, Succeeded):
+    elif verdict is Verdict.CANCELLED:
         word = AttemptOutcome.CANCELLED.value
     elif verdict is Verdict.LANDED:
         # What failed came after COMMIT, in a callback of the handler's, or the reply was lost on its way.
         word, note, error = AttemptOutcome.SUCCEEDED.value, " note=error_after_commit", execution.error
         level = logging.WARNING
-    elif isinstance(outcome, Failed | InDoubt):
+    elif isinstance(outcome, Failed | TimedOut | InDoubt):
         dead = decision.state is JobState.DEAD_LETTERED
         level = logging.ERROR if dead else logging.WARNING
         error = execution.error
@@ -97,6 +150,35 @@ def _log_end(execution: Execution, verdict: Verdict, *, grace: float) -> None:
         note,
         exc_info=error,
     )
+
+
+def _log_overdue(execution: Execution) -> None:
+    job = execution.job
+    logger.error(
+        "action=handler_overdue job=%s name=%s attempt=%s timeout=%s: it does not stop; it keeps its "
+        "slot, and a retry may overlap it",
+        job.job_id,
+        job.name,
+        job.attempt,
+        job.timeout_seconds,
+    )
+
+
+def _log_too_late(execution: Execution, report: Report) -> None:
+    logger.warning(
+        "action=late_result_refused job=%s name=%s attempt=%s outcome=%s seconds=%.3f: it had been "
+        "reported as timed out",
+        report.job.job_id,
+        report.job.name,
+        report.job.attempt,
+        decide(report.outcome, report.job.numbers, jitter=0.0, unroutable_grace=0.0).outcome.value,
+        execution.seconds,
+    )
+
+
+def _log_late(jobs: list[Late]) -> None:
+    for job in jobs:
+        logger.warning("action=job_expired job=%s name=%s next=cancelled", job.job_id, job.name)
 
 
 def _next(due_in: float | None, dead: bool) -> str:

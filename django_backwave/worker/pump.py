@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, InterfaceError
 
@@ -31,10 +31,10 @@ from django_backwave.core.protocol import (
     Swept,
     Tick,
 )
-from django_backwave.store.claim import claim, scan
+from django_backwave.store.claim import scan, take, take_without
 from django_backwave.store.expire import SLICE as SWEEP_SLICE
-from django_backwave.store.expire import expire
-from django_backwave.store.release import release_unknown
+from django_backwave.store.expire import expire, expire_waiting
+from django_backwave.store.release import holds_unknown, release_unknown
 from django_backwave.store.retention import SLICE as PRUNE_SLICE
 from django_backwave.store.retention import prune, prune_workers
 from django_backwave.store.settle import settle
@@ -127,26 +127,44 @@ class Pump:
             case Scan(queues):
                 due = scan(queues, using=using)
                 return Scanned(clock.monotonic(), due)
-            case Claim(name, limit):
-                lease = worker.options.lease
-                jobs = claim(name, limit, worker=worker.name, lease=lease, using=using)
-                return ClaimAnswered(clock.monotonic(), command, jobs, sent_at)
+            case Claim():
+                return self._claim(command, sent_at)
             case Settle(reports):
                 verdicts = settle(reports, worker=worker.name, unroutable_grace=worker.grace, using=using)
                 return Settled(clock.monotonic(), verdicts)
             case ReleaseUnknown(known):
                 released = release_unknown(known, worker=worker.name, using=using)
+                more = holds_unknown(known, worker=worker.name, using=using)
                 if released:
                     logger.warning("action=released_unknown count=%s", len(released))
-                return Swept(clock.monotonic(), command, more=False)
+                return Swept(clock.monotonic(), command, more=more)
             case Sweep():
                 leases = expire(jitter=clock.random, using=using)
                 worker.notifier.expired(leases)
-                return Swept(clock.monotonic(), command, more=len(leases) == SWEEP_SLICE)
+                expired = expire_waiting(using=using)
+                worker.notifier.late(expired)
+                more = SWEEP_SLICE in (len(leases), len(expired))
+                return Swept(clock.monotonic(), command, more=more)
             case Prune():
                 count = prune(keep_done=worker.keep_done, keep_dead=worker.keep_dead, using=using)
                 prune_workers(using=using)
                 return Swept(clock.monotonic(), command, more=count == PRUNE_SLICE)
+
+    def _claim(self, command: Claim, sent_at: float) -> ClaimAnswered:
+        worker, past = self._worker, command.past
+        options: dict[str, Any] = {
+            "worker": worker.name,
+            "lease": worker.options.lease,
+            "using": worker.using,
+        }
+        if command.without:
+            names, queue = command.without, command.queue
+            taken, past = take_without(names, queue, command.limit, past=past, **options)
+        else:
+            taken = take(command.queue, command.limit, **options)
+        worker.notifier.late(taken.late)
+        now, late = clock.monotonic(), len(taken.late)
+        return ClaimAnswered(now, command, taken.jobs, sent_at, late=late, past=past)
 
     def _trouble(self, command: StoreCommand, error: Exception) -> None:
         self._troubled = True

@@ -13,21 +13,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from django_backwave import __version__, conf, registry
+from django_backwave import __version__, conf, hooks, registry
 from django_backwave.context import StopSwitch
 from django_backwave.core.driver import Driver, Options
 from django_backwave.core.protocol import (
+    Began,
     Completed,
     Exit,
     Extend,
     Finished,
+    Overdue,
+    Renewal,
     Settled,
     Start,
     StopRequested,
+    Stuck,
     Tell,
+    Tick,
     Verdict,
 )
+from django_backwave.notes import Notes
 from django_backwave.store import clock as database_clock
+from django_backwave.store.locking import has_row_locks
 from django_backwave.worker import clock
 from django_backwave.worker.coroutines import Coroutines
 from django_backwave.worker.execution import Execution
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
+    from django_backwave.notes import Progress
 
 logger = logging.getLogger("django_backwave.worker")
 
@@ -81,11 +89,15 @@ class Worker:
         self.grace = conf.seconds("UNROUTABLE_GRACE")
         self.keep_done = conf.seconds_or_none("KEEP_DONE")
         self.keep_dead = conf.seconds_or_none("KEEP_DEAD")
+        hooks.around()  # a wrong path stops the worker, and not each of its jobs
         self.exited = threading.Event()
         self._stuck: tuple[Claimed, ...] = ()
         self._lock = threading.Lock()  # the driver and the executions
         self._driver = Driver(options, now=clock.monotonic(), random=clock.random)
         self._executions: dict[Key, Execution] = {}
+        self._overdue: dict[Key, Execution] = {}  # reported as timed out, and not ended
+        self._one_writer = not has_row_locks(using)
+        self._failed = False
         self._signals: list[int] = []
         self._heartbeat_file = heartbeat_file
         self._parent = parent
@@ -107,8 +119,8 @@ class Worker:
             if isinstance(event, Settled):
                 self._tell_of_ends(event.verdicts)
             if isinstance(event, Finished):
-                landed = [report.job.key for report in event.reports if report.settled]
-                self._tell_of_ends(dict.fromkeys(landed, Verdict.APPLIED))
+                for report in event.reports:
+                    self._ended(report)
             interval = self._driver.beat_every()
         self.heart.hurry(interval)
 
@@ -121,8 +133,33 @@ class Worker:
     def beating(self) -> dict[Key, datetime | None]:
         """Return the attempts whose leases are to be renewed, with their handlers' starts."""
         with self._lock:
-            executions = [self._executions[key] for key in self._driver.beating()]
+            executions = self._beating()
         return {execution.job.key: _started_at(execution) for execution in executions}
+
+    def told(self) -> dict[Key, tuple[Progress, str]]:
+        """Return the progress that handlers have told and nobody has written, as it is and as JSON text."""
+        with self._lock:
+            executions = self._beating()
+        news = {execution.job.key: (execution, execution.notes.news) for execution in executions}
+        return {
+            key: (progress, execution.encoded_progress(progress))
+            for key, (execution, progress) in news.items()
+            if progress is not None
+        }
+
+    def wrote(self, told: Mapping[Key, tuple[Progress, str]], renewals: Mapping[Key, Renewal]) -> bool:
+        """Take note of what a heartbeat has written; return whether there is something to write again."""
+        with self._lock:
+            executions = {key: self._executions[key] for key in told if key in self._executions}
+        for key, execution in executions.items():
+            if renewals.get(key) in (Renewal.RENEWED, Renewal.CANCEL_REQUESTED):
+                execution.notes.wrote(told[key][0])
+        lost = {key for key, renewal in renewals.items() if renewal is Renewal.LOST}
+        return any(execution.notes.news for key, execution in executions.items() if key not in lost)
+
+    def _beating(self) -> list[Execution]:
+        # One that was overdue, and has succeeded all the same, is told of already.
+        return [self._executions[key] for key in self._driver.beating() if key in self._executions]
 
     def beat_every(self) -> float:
         """Return the seconds between two heartbeats."""
@@ -147,6 +184,7 @@ class Worker:
     def _see_to(self, command: Command) -> None:
         match command:
             case Start(job, lease_ends, claimed_at):
+                job = self._with_time_out(job)
                 switch = StopSwitch(lease_ends=lease_ends, clock=clock.monotonic)
                 execution = Execution(
                     job,
@@ -155,11 +193,27 @@ class Worker:
                     claimed_at,
                     using=self.using,
                     completed=partial(self._completed, job.key),
+                    began=self._began,
+                    notes=Notes(told=self.heart.progress_told),
                 )
                 self._executions[job.key] = execution
                 (self._coroutines if execution.is_async else self._handlers).submit(execution)
             case Tell(key, reason):
-                self._executions[key].tell(reason)
+                (self._executions.get(key) or self._overdue[key]).tell(reason)
+            case Overdue(report):
+                execution = self._executions[report.job.key]
+                execution.overdue = report
+                self._overdue[report.job.key] = execution
+                self.notifier.overdue(execution)
+            case Stuck(overdue):
+                self._failed = True
+                logger.critical(
+                    "action=worker_stuck worker=%s overdue=%s concurrency=%s: too many handlers do not stop "
+                    "at their time-outs; it ends, so that a fresh process can take over",
+                    self.name,
+                    overdue,
+                    self.options.concurrency,
+                )
             case Extend(key, lease_ends):
                 self._executions[key].switch.extend(lease_ends)
             case Exit(stuck):
@@ -171,19 +225,61 @@ class Worker:
     def _tell_of_ends(self, verdicts: Mapping[Key, Verdict]) -> None:
         for key, verdict in verdicts.items():
             if verdict is not Verdict.LOCKED:
-                self.notifier.settled(self._executions.pop(key), verdict, grace=self.grace)
+                execution = self._executions.pop(key, None)
+                if execution is not None:
+                    self.notifier.settled(execution, verdict, grace=self.grace)
+
+    def _ended(self, report: Report) -> None:
+        """Tell of ends that no verdict follows: a success written already, or a handler that was overdue."""
+        key = report.job.key
+        overdue = self._overdue.pop(key, None)
+        if overdue is not None and not report.settled:
+            self.notifier.too_late(overdue, report)
+        elif report.settled:
+            if overdue is not None:  # its success had come first, and the fence refuses the time-out
+                overdue.overdue = None
+                self._executions[key] = overdue
+            self._tell_of_ends({key: Verdict.APPLIED})
+
+    def _with_time_out(self, job: Claimed) -> Claimed:
+        """Return the job with the time-out that it gets where it has none of its own.
+
+        Where the database has one writer at a time, an atomic job that outlasts its lease costs its
+        neighbours theirs. Whether a job is atomic is not stored, so this is the first place that knows.
+        """
+        if job.timeout_seconds is not None or not self._one_writer:
+            return job
+        task = registry.resolve(job.name)
+        if task is None or not task.atomic:
+            return job
+        lease = self.options.lease if job.lease_seconds is None else job.lease_seconds
+        return job._replace(timeout_seconds=lease / 2)
+
+    def _began(self, execution: Execution) -> None:
+        """Take note, in the handler's thread, that it starts: from now on its time counts."""
+        self.notifier.began(execution)
+        timeout = execution.job.timeout_seconds
+        if timeout is not None:
+            self.feed(Began(clock.monotonic(), execution.job.key, timeout))
 
     def _completed(self, key: Key) -> None:
         """Take note, in the handler's thread, that its atomic block has recorded the success."""
         self.feed(Completed(clock.monotonic(), key))
 
     def _finished(self, report: Report) -> None:
-        self.pump.put(Finished(clock.monotonic(), [report]))
+        ended = Finished(clock.monotonic(), [report])
+        if report.job.timeout_seconds is None:
+            self.pump.put(ended)
+        else:
+            # At once, however long the pump may be waiting for the database: the time that it has to stop in
+            # is running.
+            self.feed(ended)
+            self.pump.put(Tick(ended.now))
 
     # The main thread.
 
     def run(self) -> int:
-        """Work until drained, stopped or broken; return 0, or 1 if a thread of the worker died."""
+        """Work until drained, stopped, stuck or broken; return 0, or 1 if stuck or a thread died."""
         threads = self._threads()
         previous = self._catch_signals()
         self._log_start()
@@ -258,6 +354,8 @@ class Worker:
             if dead and not self.exited.is_set():
                 return dead[0]
             self._touch_heartbeat_file()
+            # The pump may be waiting for the database, and time-outs must not.
+            self.feed(Tick(clock.monotonic()))
         return None
 
     def _touch_heartbeat_file(self) -> None:
@@ -287,7 +385,7 @@ class Worker:
             logger.critical("action=worker_broken thread=%s: it died; leases will lapse", broken)
         logger.info("action=worker_stopped worker=%s stuck=%s", self.name, len(self._stuck))
         self.notifier.stop(timeout=5.0)
-        return 0 if broken is None else 1
+        return 1 if self._failed or broken is not None else 0
 
 
 def _started_at(execution: Execution) -> datetime | None:

@@ -6,9 +6,11 @@ import os
 import signal
 import time
 
+from django.db.models import F
+
 from django_backwave import Backoff, GiveUp, JobContext, job
-from shop import gateway
-from shop.models import Order
+from shop import gateway, middle
+from shop.models import Entry, Order, Stock
 
 
 @job(
@@ -39,15 +41,43 @@ def send_receipt(context: JobContext, order_id: int) -> dict[str, str]:
 
 @job(queue_name="parcels", takes_context=True)
 def pack_parcel(context: JobContext, order_id: int, steps: int = 300) -> dict[str, int]:
-    """Pack an order slowly, step by step, and look before each step whether to stop.
+    """Pack an order slowly, step by step; say before each step how far it is, and look whether to stop.
 
     ``raise_if_stopped`` ends the handler when somebody has cancelled the job, when the lease is
     lost, and when the worker shuts down.
     """
-    for _ in range(steps):
+    for step in range(steps):
         context.raise_if_stopped()
+        context.progress(step, steps, "packing")
         time.sleep(0.1)
     return {"order": order_id, "steps": steps}
+
+
+@job(queue_name="stock", atomic=True, max_attempts=100, backoff=Backoff(base=1, cap=1))
+def take_once(order_id: int) -> None:
+    """Take an order's pieces from the stock, and enter that in the ledger: exactly once (G7).
+
+    Both writes and the job's own success are one transaction. Whatever happens to the worker, an
+    attempt that does not succeed leaves nothing behind, so nothing here has to bear a repeat.
+    """
+    _take(order_id)
+
+
+@job(queue_name="stock", max_attempts=100, backoff=Backoff(base=1, cap=1))
+def take_twice(order_id: int) -> None:
+    """Do the same without ``atomic``, to show what at-least-once allows.
+
+    A worker that dies after the writes and before the record of its success leaves them there, and
+    the next attempt writes them again.
+    """
+    _take(order_id)
+
+
+def _take(order_id: int) -> None:
+    order = Order.objects.get(pk=order_id)
+    Stock.objects.filter(item=order.item).update(pieces=F("pieces") - order.quantity)
+    Entry.objects.create(order=order, pieces=order.quantity)
+    middle.stay()
 
 
 @job(queue_name="labels", max_attempts=3, backoff=Backoff(base=1, jitter=0), lease=1)

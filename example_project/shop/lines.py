@@ -78,6 +78,12 @@ class JobLine:
         return json.dumps(self.job.output, ensure_ascii=False)
 
     @property
+    def progress(self) -> dict[str, Any] | None:
+        """What the running handler last said of itself."""
+        running = self.job is not None and self.job.job_state is JobState.RUNNING
+        return self.job.progress if self.job and running else None
+
+    @property
     def cause(self) -> str:
         return self.job.cause if self.job else ""
 

@@ -30,3 +30,32 @@ class Order(models.Model):
     @property
     def price(self) -> str:
         return f"{self.amount / 100:.2f} €"
+
+
+class Stock(models.Model):
+    """How many pieces of an item are left."""
+
+    item = models.CharField(max_length=100, unique=True)
+    pieces = models.IntegerField()
+
+    class Meta:
+        ordering = ("item",)
+
+    def __str__(self) -> str:
+        return f"{self.pieces} x {self.item}"
+
+
+class Entry(models.Model):
+    """A line of the ledger: so many pieces left the stock for an order.
+
+    Nothing here keeps an order from being entered twice: that is what an atomic job does.
+    """
+
+    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="entries")
+    pieces = models.IntegerField()
+
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"{self.pieces} for {self.order}"

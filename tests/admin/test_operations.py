@@ -87,7 +87,7 @@ def test_requeue_tells_what_happened_by_state(superuser):
         ("cancel", JobState.READY, "The job was cancelled. It had not started and will not run."),
         ("cancel", JobState.RUNNING, "The job is running and was asked to stop."),
         ("cancel", JobState.SUCCEEDED, "Nothing was changed: the job had already finished."),
-        ("requeue", JobState.DEAD_LETTERED, "The job was requeued: it is due now, with all its tries."),
+        ("requeue", JobState.DEAD_LETTERED, "The job was requeued: it is due now."),
         ("requeue", JobState.READY, "Nothing was changed: only dead-lettered, quarantined and cancelled"),
     ],
 )

@@ -9,12 +9,15 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 
+from django_backwave.core.outcome import Failed, timed_out
+from django_backwave.core.policy import Backoff
+from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import JobState
 from django_backwave.models import Action, Job, Worker
 from django_backwave.store import operate
 from django_backwave.store.heartbeat import announce
 from tests.admin.conftest import KINDS, SECRETS, secretive, url
-from tests.factories import WORKER, claimed, contents, ready, send
+from tests.factories import ERROR, WORKER, claimed, contents, ready, send
 from tests.factories import report as report_of
 
 pytestmark = pytest.mark.django_db
@@ -198,6 +201,17 @@ def test_unknown_jobs_lead_back_with_a_message(superuser, job):
 
         assert response.redirect_chain
         assert "exist. Perhaps it was deleted?" in response.content.decode()
+
+
+@pytest.mark.parametrize("outcome", [Failed(ERROR, delay=600.0), timed_out(30)], ids=["retry", "time-out"])
+def test_a_failed_job_with_tries_left_says_when_it_runs_next(superuser, outcome):
+    job = claimed(now=None, backoff=Backoff(base=600, cap=600, jitter=0))
+    assert send(report_of(job, outcome), now=None) == [Verdict.APPLIED]
+
+    page = superuser.get(url("job", "change", job.job_id)).context["page"]
+
+    assert page.next_run.startswith(("It is due in 10 m", "It is due in 9 m"))
+    assert "Due" in [str(label) for label, _ in page.facts]
 
 
 @pytest.mark.parametrize("state", JobState)

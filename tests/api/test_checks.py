@@ -56,7 +56,7 @@ def test_unknown_keys_are_reported(settings):
     [error] = [message for message in run_checks() if message.id == "django_backwave.E001"]
 
     assert error.msg == "BACKWAVE has the unknown key 'MAX_PAYLOADS'."
-    assert error.hint.startswith("The keys are: ALLOW_SEPARATE_TRANSACTION, DATABASE, ")
+    assert error.hint.startswith("The keys are: ALLOW_SEPARATE_TRANSACTION, AROUND, ")
 
 
 @pytest.mark.parametrize("value", [None, [], "MODULES"])

@@ -12,6 +12,7 @@ from django_backwave import JobState, Stopped
 from django_backwave.compat import TaskResultStatus
 from django_backwave.context import JobContext, StopSwitch
 from django_backwave.core.protocol import Claimed, StopReason
+from django_backwave.notes import Notes
 from tests.api import handlers
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -54,13 +55,15 @@ def claimed(**changes) -> Claimed:
     return Claimed(**values | changes)
 
 
-def context(clock: Clock | None = None, **changes) -> JobContext:
+def context(clock: Clock | None = None, notes: Notes | None = None, **changes) -> JobContext:
     return JobContext(
         claimed=claimed(**changes),
         task=handlers.send_receipt,
         worker="host:1:a",
         switch=switch(clock or Clock()),
         atomic=nullcontext,
+        once=nullcontext,
+        notes=notes,
     )
 
 

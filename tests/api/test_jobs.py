@@ -68,7 +68,7 @@ def test_every_exception_is_retried_by_default(error):
     assert handlers.echo.is_final(error) is False
 
 
-@pytest.mark.parametrize("option", ["timeout", "key", "schema"])
+@pytest.mark.parametrize("option", ["key", "schema"])
 def test_an_option_of_a_later_release_is_refused(option):
     """Nobody shall believe in a promise that is not kept yet."""
     with pytest.raises(TypeError) as caught:
@@ -85,14 +85,19 @@ def test_an_unknown_option_is_refused():
 
     assert str(caught.value) == (
         f"{WHERE} has the unknown option 'max_atempts'. The options are: priority, queue_name, "
-        "backend, takes_context, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease, "
+        "backend, takes_context, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease, timeout, "
         "atomic."
     )
     assert resolve(WHERE) is None
 
 
 @pytest.mark.parametrize(
-    ("option", "instead"), [("run_after", "using(run_after=...)"), ("job_name", "name=...")]
+    ("option", "instead"),
+    [
+        ("run_after", "using(run_after=...)"),
+        ("expires", "using(expires=...)"),
+        ("job_name", "name=..."),
+    ],
 )
 def test_what_is_no_option_of_the_decorator_has_its_place_named(option, instead):
     with pytest.raises(TypeError) as caught:
@@ -269,7 +274,7 @@ def test_using_with_another_backend_goes_there(settings):
     assert copy.get_backend() is task_backends["default"]
 
 
-@pytest.mark.parametrize("option", ["name", "aliases", "retry_on", "takes_context", "timeout"])
+@pytest.mark.parametrize("option", ["name", "aliases", "retry_on", "takes_context", "atomic"])
 def test_using_refuses_what_belongs_to_the_definition(option):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
         handlers.echo.using(**{option: None})
@@ -323,7 +328,8 @@ def test_the_listed_options_are_those_that_exist():
     """`JobOptions` is for type checkers and for the message; the class is what counts."""
     fields = set(BackWaveTask.__dataclass_fields__)
 
-    assert set(JobOptions.__annotations__) - {"name"} == fields - {"func", "job_name", "run_after"}
+    elsewhere = {"func", "job_name", "run_after", "expires", "tags"}
+    assert set(JobOptions.__annotations__) - {"name"} == fields - elsewhere
 
 
 def test_jobs_can_be_defined_before_apps_are_ready():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,8 @@ from django_backwave.core.protocol import (
     CommandFailed,
     Event,
     Finished,
+    Paused,
+    Place,
     Prune,
     ReleaseUnknown,
     Renewal,
@@ -84,7 +86,7 @@ class Bench:
         self.open: list[StoreCommand] = []
         self._numbers = 0
         self.driver = Driver(self.options, now=START, random=lambda: random)
-        self.tick()
+        self.paused()
 
     def feed(self, event: Event) -> list[Command]:
         """Give the driver any event."""
@@ -102,12 +104,12 @@ class Bench:
         self._close(Scan)
         return self.feed(Scanned(self.now, due))
 
-    def claimed(self, jobs: int | Sequence[Claimed]) -> list[Command]:
+    def claimed(self, jobs: int | Sequence[Claimed], past: Sequence[Place] = ()) -> list[Command]:
         """Answer the claim under way with so many new jobs, or with these."""
         if isinstance(jobs, int):
             jobs = self.new_jobs(jobs)
         command = self._close(Claim)
-        return self.feed(ClaimAnswered(self.now, command, jobs, self.now))
+        return self.feed(ClaimAnswered(self.now, command, jobs, self.now, past=tuple(past)))
 
     def finished(self, *jobs: Claimed, outcome: Outcome | None = None) -> list[Command]:
         """Let the handlers of some jobs end."""
@@ -138,6 +140,10 @@ class Bench:
     def woken(self, queue: str | None = None) -> list[Command]:
         """Let somebody say that a queue has something due."""
         return self.feed(Woken(self.now, queue))
+
+    def paused(self, *queues: str, names: Collection[str] = ()) -> list[Command]:
+        """Let a heartbeat read that these queues and job names, and no others, are paused."""
+        return self.feed(Paused(self.now, frozenset(queues), frozenset(names)))
 
     def stop(self) -> list[Command]:
         """Ask the driver to stop."""

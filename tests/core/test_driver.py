@@ -1,14 +1,20 @@
 """The driver by example: what the worker does, and when. `Bench` holds the clock."""
 
+from uuid import UUID
+
 import pytest
 
 from django_backwave.core import driver as module
-from django_backwave.core.driver import LINGER, LOCKED_RETRY
+from django_backwave.core.driver import LINGER, LOCKED_RETRY, Driver, Options
+from django_backwave.core.pauses import LOOK_AGAIN, Pauses
 from django_backwave.core.protocol import (
     Claim,
+    ClaimAnswered,
     Exit,
     Extend,
     Key,
+    Paused,
+    Place,
     Prune,
     ReleaseUnknown,
     Renewal,
@@ -18,9 +24,10 @@ from django_backwave.core.protocol import (
     StopReason,
     Sweep,
     Tell,
+    Tick,
     Verdict,
 )
-from tests.core.bench import START, Bench, claimed, of_kind, only
+from tests.core.bench import EPOCH, START, Bench, claimed, of_kind, only
 
 # One job's life.
 
@@ -672,3 +679,233 @@ def test_a_worker_rests_while_every_command_is_under_way():
 
     assert bench.now > START + 60
     assert other.key in bench.driver.beating()
+
+
+# Pauses.
+
+
+def test_nothing_is_looked_for_before_the_pauses_are_known():
+    driver = Driver(Options(), now=START, random=lambda: 0.5)
+
+    assert driver.step(Tick(START)) == [Sweep()]
+    assert driver.step(Paused(START, frozenset(), frozenset())) == [Scan(None)]
+
+
+def test_a_paused_queue_is_not_claimed_from_whoever_names_it():
+    bench = Bench()
+    bench.paused("mail")
+
+    assert bench.scanned(mail=0, reports=60) == []
+    assert bench.woken("mail") == []
+    bench.tick(600)
+    assert Claim not in bench.kinds()
+
+
+def test_what_is_due_in_a_paused_queue_does_not_keep_the_worker_awake():
+    bench = Bench(poll=1.0)
+    bench.paused("mail")
+    scans = 0
+    for _ in range(20):
+        bench.scanned(mail=0.001)
+        bench.until(Scan, within=2.0)
+        scans += 1
+
+    assert bench.now - START > scans * 0.7
+
+
+def test_a_pause_takes_its_queue_out_of_the_round():
+    bench = Bench(concurrency=1)
+    bench.scanned(mail=0, reports=0)
+    bench.paused("reports")
+    [job] = bench.new_jobs(1)
+    bench.claimed([job])
+
+    assert only(bench.finished(job), Claim).queue == "mail"
+    bench.claimed(0)
+    bench.settled()
+    bench.tick(1)
+    assert Claim not in bench.kinds()
+
+
+def test_what_runs_goes_on_under_a_pause():
+    bench = Bench()
+    [job] = bench.running()
+
+    assert bench.paused("mail", names=[job.name]) == []
+    assert bench.driver.beating() == [job.key]
+    assert [report.job for report in only(bench.finished(job), Settle).reports] == [job]
+
+
+def idle(bench):
+    """Let the worker find nothing to do for so long that it looks rarely; its next look is far."""
+    for _ in range(14):
+        bench.scanned(mail=0)
+        bench.until(Scan, within=100)
+    bench.scanned(mail=0)
+
+
+def test_a_resume_looks_at_once():
+    bench = Bench(poll=60.0)
+    bench.paused("mail")
+    idle(bench)
+    bench.paused()
+
+    bench.until(Scan, within=0.05)
+    assert bench.scanned(mail=0) == [Claim("mail", 10)]
+
+
+def test_the_same_pauses_again_are_no_news():
+    bench = Bench(poll=60.0)
+    bench.paused("mail")
+    idle(bench)
+    bench.paused("mail")
+
+    bench.tick(5)
+    assert Scan not in bench.kinds()
+
+
+def test_drain_ends_although_a_paused_queue_has_due_jobs():
+    bench = Bench(drain=True)
+    bench.paused("mail")
+    bench.scanned(mail=0)
+    bench.until(Scan, within=0.1)
+
+    assert only(bench.scanned(mail=0), Exit) == Exit(())
+
+
+def test_drain_is_over_once_its_only_queue_is_paused():
+    bench = Bench(drain=True)
+    bench.scanned(mail=0)
+    bench.claimed(10)
+    bench.paused("mail")
+    jobs = [claimed(number) for number in range(1, 11)]
+    bench.finished(*jobs)
+    bench.settled()
+    bench.until(Scan, within=1.0)
+
+    assert only(bench.scanned(mail=0), Exit)
+
+
+def places(number):
+    return [Place(0, EPOCH, UUID(int=number))]
+
+
+def test_a_claim_leaves_out_paused_names_and_goes_on_where_it_stopped():
+    bench = Bench()
+    bench.paused(names=["b", "a"])
+
+    assert bench.scanned(mail=0) == [Claim("mail", 10, ("a", "b"))]
+    [again] = bench.claimed(0, past=places(1))
+    assert again == Claim("mail", 10, ("a", "b"), tuple(places(1)))
+    [again] = bench.claimed(0, past=places(2))
+    assert again.past == tuple(places(2))
+    assert bench.claimed(0, past=places(2)) == [], "that was the end of the queue"
+
+
+def test_a_queue_of_paused_names_costs_one_small_claim_a_poll():
+    bench = Bench(poll=1.0)
+    bench.paused(names=["a"])
+    bench.scanned(mail=0)
+    bench.claimed(0, past=places(1))
+    bench.claimed(0, past=places(1))
+    for _ in range(5):
+        before = bench.now
+        bench.until(Scan, within=2.0)
+        assert bench.now - before >= 0.7
+        assert bench.scanned(mail=0) == [Claim("mail", 10, ("a",), tuple(places(1)))]
+        assert bench.claimed(0, past=places(1)) == []
+
+
+def test_after_a_while_it_is_looked_through_from_its_head_again():
+    bench = Bench(poll=1.0)
+    bench.paused(names=["a"])
+    bench.scanned(mail=0)
+    bench.claimed(0, past=places(1))
+    bench.claimed(0, past=places(1))
+    bench.tick(LOOK_AGAIN)
+
+    assert bench.scanned(mail=0) == [Claim("mail", 10, ("a",))]
+
+
+def test_a_long_look_is_not_begun_anew_before_its_end():
+    pauses = Pauses()
+    pauses.learn(Paused(START, frozenset(), frozenset({"a"})))
+    for number in range(1, 9):
+        now = START + number * LOOK_AGAIN
+        command = pauses.claim("mail", 10, now)
+        assert command.past == tuple(places(number - 1) if number > 1 else ())
+        assert pauses.looked(ClaimAnswered(now, command, [], now, past=tuple(places(number))))
+
+
+def test_places_are_forgotten_when_a_name_is_resumed_also_under_a_claim():
+    bench = Bench()
+    bench.paused(names=["a", "b"])
+    bench.scanned(mail=0)
+    bench.claimed(0, past=places(1))
+    bench.paused(names=["a"])
+    bench.claimed(0, past=places(2))
+    bench.until(Scan, within=0.1)
+
+    assert bench.scanned(mail=0) == [Claim("mail", 10, ("a",))]
+
+
+def test_drain_looks_to_the_end_past_paused_names():
+    bench = Bench(drain=True)
+    bench.paused(names=["a"])
+    bench.scanned()
+    bench.until(Scan, within=0.1)
+    bench.scanned(mail=0)
+
+    assert not of_kind(bench.claimed(0, past=places(1)), Exit)
+    assert only(bench.claimed(0, past=places(1)), Exit)
+
+
+def test_one_locked_row_after_a_lost_reply_stops_no_claims():
+    """Rule 1: once the store answers again, a report that only waits for somebody's lock is no reason."""
+    bench = Bench(concurrency=10)
+    jobs = bench.running(2)
+    bench.finished(*jobs)
+    bench.failed(Settle)
+    bench.until(Settle, within=10)
+    assert bench.kinds() & {Scan, Claim} == set(), "nothing is taken on while reports cannot be written"
+
+    bench.settled(job_1=Verdict.LOCKED)
+
+    assert Scan in bench.kinds()
+
+
+def test_an_attempt_that_is_claimed_twice_runs_once():
+    """G3: a failover may lose a claim's commit, and the next one gives the same number again."""
+    bench = Bench(concurrency=10)
+    [job] = bench.running(1)
+    bench.renewed({job: Renewal.LOST})
+    bench.until(Scan, within=5)
+    bench.scanned(mail=0)
+
+    assert of_kind(bench.claimed([job]), Start) == []
+
+    bench.finished(job)
+    bench.settled()
+    assert bench.finished(job) == []
+
+
+def test_a_drain_waits_out_its_doubt_about_a_claim():
+    """Rule 3: a claim whose reply was lost may commit for as long as a lease lasts."""
+    bench = Bench(concurrency=10, drain=True, lease=2.0)
+    bench.scanned(mail=0)
+    bench.failed(Claim)
+    doubtful_until = bench.now + 2.0
+    ended = False
+    while not ended and bench.now < doubtful_until + 10:
+        for kind, answer in ((ReleaseUnknown, bench.swept), (Sweep, bench.swept)):
+            if kind in bench.kinds():
+                ended = ended or bool(of_kind(answer(kind), Exit))
+        if Claim in bench.kinds():
+            ended = ended or bool(of_kind(bench.claimed(0), Exit))
+        if Scan in bench.kinds():
+            ended = ended or bool(of_kind(bench.scanned(), Exit))
+        if not ended:
+            ended = bool(of_kind(bench.tick(0.25), Exit))
+
+    assert ended
+    assert bench.now >= doubtful_until

@@ -5,7 +5,9 @@ The world moves its clock as the worker does, from one wake-up that the driver a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,11 +19,13 @@ from django_backwave.core.driver import (
     LINGER,
     LOCKED_RETRY,
     STOP_GRACE,
+    TIMEOUT_GRACE,
     TROUBLE_CAP,
     Driver,
     Options,
 )
 from django_backwave.core.protocol import (
+    Began,
     Claim,
     ClaimAnswered,
     Claimed,
@@ -32,6 +36,9 @@ from django_backwave.core.protocol import (
     Extend,
     Finished,
     Key,
+    Overdue,
+    Paused,
+    Place,
     Prune,
     ReleaseUnknown,
     Renewal,
@@ -44,6 +51,7 @@ from django_backwave.core.protocol import (
     StopReason,
     StopRequested,
     StoreCommand,
+    Stuck,
     Sweep,
     Swept,
     Tell,
@@ -51,7 +59,7 @@ from django_backwave.core.protocol import (
     Verdict,
     Woken,
 )
-from tests.core.bench import START, STORE_COMMANDS, claimed, report
+from tests.core.bench import EPOCH, START, STORE_COMMANDS, claimed, report
 
 QUEUES = ("mail", "reports", "thumbnails")
 LEASE = 6.0
@@ -76,6 +84,11 @@ class World(RuleBasedStateMachine):
         self.final: set[Key] = set()
         self.lost: set[Key] = set()
         self.doubtful: set[Key] = set()  # in a settle that failed
+        self.unwritten = False  # the last settle failed
+        self.time_outs: dict[Key, float] = {}  # handlers that have one → when it is over
+        self.timed_out: dict[Key, float] = {}  # told of it → when
+        self.told_to_stop: set[Key] = set()  # at a shutdown
+        self.overdue: set[Key] = set()  # reported, and not ended
         self.started = self.events = 0
         self.last_trouble = START - TROUBLE_CAP
         self.stopped_at: float | None = None
@@ -91,7 +104,9 @@ class World(RuleBasedStateMachine):
             now=self.now,
             random=lambda: 0.5,
         )
-        self.feed(Tick(self.now))
+        self.paused: frozenset[str] = frozenset()  # queues
+        self.paused_names: frozenset[str] = frozenset()
+        self.feed(Paused(self.now, self.paused, self.paused_names))
 
     # What may happen.
 
@@ -113,16 +128,19 @@ class World(RuleBasedStateMachine):
         self.check_promptness()
 
     @precondition(lambda self: self.of(Claim))
-    @rule(share=st.sampled_from([0.0, 0.3, 1.0]))
-    def claim_is_answered(self, share: float) -> None:
-        self.bring(share)
+    @rule(share=st.sampled_from([0.0, 0.3, 1.0]), further=st.booleans())
+    def claim_is_answered(self, share: float, further: bool) -> None:
+        self.bring(share, further=further)
 
-    def bring(self, share: float) -> None:
+    def bring(self, share: float, *, further: bool = False) -> None:
         command = self.close(Claim)
+        past = command.past
+        if further and command.without and share < 1.0:  # it was stopped by paused names
+            past = (Place(0, EPOCH, UUID(int=len(past) and past[0].job_id.int + 1)),)
         jobs = [self.new_job(command.queue) for _ in range(round(command.limit * share))]
         if self.stopped_at is None:
             self.started += len(jobs)
-        self.feed(ClaimAnswered(self.now, command, jobs, self.now - 0.001))
+        self.feed(ClaimAnswered(self.now, command, jobs, self.now - 0.001, past=past))
 
     @precondition(lambda self: self.of(Scan))
     @rule(due=st.dictionaries(st.sampled_from(QUEUES), st.sampled_from([-5.0, 0.0, 0.004, 2.0, 3600.0])))
@@ -143,6 +161,7 @@ class World(RuleBasedStateMachine):
                 del self.ended[key]
                 self.final.add(key)
                 self.doubtful.discard(key)
+        self.unwritten = False
         self.feed(Settled(self.now, verdicts))
 
     @precondition(lambda self: self.of(Scan))
@@ -167,15 +186,38 @@ class World(RuleBasedStateMachine):
         self.last_trouble = self.now
         if isinstance(command, Settle):
             self.doubtful |= {each.job.key for each in command.reports}
+            self.unwritten = True
         self.feed(CommandFailed(self.now, command))
+
+    @precondition(lambda self: self.running.keys() - self.time_outs.keys())
+    @rule(seconds=st.sampled_from([0.5, 3.0, 20.0]))
+    def a_handler_with_a_time_out_begins(self, seconds: float) -> None:
+        key = min(self.running.keys() - self.time_outs.keys())
+        self.time_outs[key] = self.now + seconds
+        self.feed(Began(self.now, key, seconds))
+
+    @precondition(lambda self: self.running.keys() - self.time_outs.keys())
+    @rule()
+    def a_handler_hangs(self) -> None:
+        self.a_handler_with_a_time_out_begins(0.5)
+        self.time_passes(0.5)
+        self.time_passes(TIMEOUT_GRACE)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def handlers_end(self, data: Any) -> None:
         keys = data.draw(st.sets(st.sampled_from(sorted(self.running)), min_size=1))
         jobs = [self.running.pop(key) for key in sorted(keys)]
-        self.ended |= {job.key: self.now for job in jobs}
-        self.feed(Finished(self.now, [report(job) for job in jobs]))
+        self.ended |= {job.key: self.now for job in jobs if job.key not in self.overdue}
+        late = keys & self.overdue
+        self.overdue -= keys
+        landed = late and data.draw(st.booleans(), label="the late ones had succeeded in the database")
+        settling = {each.job.key for command in self.of(Settle) for each in command.reports}
+        for key in late - settling if landed else ():
+            self.ended.pop(key, None)
+            self.doubtful.discard(key)
+        reports = [replace(report(job), settled=bool(landed) and job.key in late) for job in jobs]
+        self.feed(Finished(self.now, reports))
 
     @rule(data=st.data())
     def a_heartbeat_returns(self, data: Any) -> None:
@@ -191,6 +233,11 @@ class World(RuleBasedStateMachine):
     @rule(queue=st.sampled_from([None, *QUEUES]))
     def a_wake_up_comes(self, queue: str | None) -> None:
         self.feed(Woken(self.now, queue))
+
+    @rule(queues=st.frozensets(st.sampled_from(QUEUES)), names=st.frozensets(st.sampled_from(["a", "b"])))
+    def pauses_are_read(self, queues: frozenset[str], names: frozenset[str]) -> None:
+        self.paused, self.paused_names = queues, names
+        self.feed(Paused(self.now, queues, names))
 
     @precondition(lambda self: self.stopped_at is None and self.events > 30)  # there is much to see before
     @rule()
@@ -209,15 +256,32 @@ class World(RuleBasedStateMachine):
             self.check(command)
         return commands
 
-    def check(self, command: Command) -> None:
+    def check(self, command: Command) -> None:  # noqa: C901 - a flat table of the commands
         match command:
             case Start(job):
                 assert self.stopped_at is None, "nothing is started after a stop"
                 assert job.key not in self.running
                 self.running[job.key] = job
-            case Tell(key, reason):
-                held = self.running.keys() | self.ended.keys()
-                assert key in (self.running if reason is StopReason.SHUTDOWN else held)
+            case Tell(key, StopReason.SHUTDOWN):
+                assert key in self.running
+                self.told_to_stop.add(key)
+            case Tell(key, StopReason.TIMEOUT):
+                assert key in self.running.keys() - self.timed_out.keys() - self.told_to_stop, "told once"
+                assert self.time_outs[key] <= self.now
+                self.timed_out[key] = self.now
+            case Tell(key):
+                assert key in self.running.keys() | self.ended.keys()
+            case Overdue(made):
+                key = made.job.key
+                assert key in self.running.keys() - self.overdue, "reported once, and only who did not stop"
+                assert self.timed_out[key] + TIMEOUT_GRACE <= self.now + GRAIN
+                self.overdue.add(key)
+                self.ended[key] = self.now
+            case Stuck(overdue):
+                assert overdue == len(self.overdue)
+                assert overdue * 2 > self.concurrency
+                assert self.stopped_at is None
+                self.stopped_at = self.now
             case Extend(key):
                 assert key in self.running.keys() | self.ended.keys()
             case Exit(stuck):
@@ -229,12 +293,15 @@ class World(RuleBasedStateMachine):
 
     def check_order(self, command: Command) -> None:
         match command:
-            case Claim(_, limit):
+            case Claim(queue, limit, without, past):
                 assert self.stopped_at is None
+                assert queue not in self.paused
+                assert frozenset(without) == self.paused_names
+                assert without or not past
                 assert 1 <= limit <= self.concurrency - len(self.running)
                 assert self.max_jobs is None or self.started + limit <= self.max_jobs
                 assert not self.of(ReleaseUnknown), "it would hand back what this claim returns"
-                assert not self.doubtful, "nothing is taken on while reports cannot be written"
+                assert not self.unwritten, "nothing is taken on while reports cannot be written"
             case Settle(reports):
                 keys = [each.job.key for each in reports]
                 assert 1 <= len(keys) == len(set(keys)) <= BATCH
@@ -242,13 +309,14 @@ class World(RuleBasedStateMachine):
                 assert {each.job.key for each in reports if each.sent_before} == self.doubtful & set(keys)
             case ReleaseUnknown(known):
                 assert not self.of(Claim), "it would hand back what that claim returns"
-                assert known == self.running.keys() | self.ended.keys()
+                assert known == self.held
 
     def check_exit(self, stuck: set[Key]) -> None:
         self.exited = True
         assert stuck == self.running.keys()
+        assert len(self.overdue) * 2 <= self.concurrency or self.stopped_at is not None or self.max_jobs
         over = None if self.stopped_at is None else self.now - self.stopped_at - self.shutdown_timeout
-        if stuck:
+        if stuck - self.overdue:
             assert over is not None
             assert over >= STOP_GRACE - GRAIN, "everybody had the time to stop"
         if self.ended or self.of(Claim):
@@ -260,8 +328,11 @@ class World(RuleBasedStateMachine):
     @invariant()
     def the_heart_covers_all_that_is_held_and_not_lost(self) -> None:
         if not self.exited:
-            held = self.running.keys() | self.ended.keys()
-            assert set(self.driver.beating()) == held - self.lost
+            assert set(self.driver.beating()) == self.held - self.lost
+
+    @property
+    def held(self) -> set[Key]:
+        return (self.running.keys() - self.overdue) | self.ended.keys()
 
     @invariant()
     def the_end_comes_in_time(self) -> None:
@@ -270,7 +341,12 @@ class World(RuleBasedStateMachine):
             assert self.now <= self.stopped_at + latest + GRAIN
 
     def check_promptness(self) -> None:
-        """No report waits longer than it may while the database is well."""
+        """No time-out is told late; no report waits longer than it may while the database is well."""
+        if not self.exited:
+            untold = self.running.keys() - self.timed_out.keys() - self.told_to_stop
+            assert not [key for key in untold if self.time_outs.get(key, self.now) < self.now - GRAIN]
+            silent = self.timed_out.keys() & self.running.keys() - self.overdue
+            assert not [key for key in silent if self.timed_out[key] + TIMEOUT_GRACE < self.now - GRAIN]
         well = self.now - self.last_trouble > TROUBLE_CAP
         if well and not self.exited and not self.of(Settle):
             late = [key for key, since in self.ended.items() if since + LINGER < self.now - GRAIN]
@@ -294,9 +370,10 @@ class World(RuleBasedStateMachine):
                     for key in verdicts:
                         del self.ended[key]
                         self.doubtful.discard(key)
+                    self.unwritten = False
                     self.feed(Settled(self.now, verdicts))
                 case Claim():
-                    self.feed(ClaimAnswered(self.now, command, [], self.now))
+                    self.feed(ClaimAnswered(self.now, command, [], self.now, past=command.past))
                 case Scan():
                     self.feed(Scanned(self.now, {}))
                 case _:

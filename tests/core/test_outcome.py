@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_backwave.core.outcome import (
+    TIMED_OUT_CLASS,
     Abandoned,
     Cancelled,
     Decision,
@@ -14,8 +15,10 @@ from django_backwave.core.outcome import (
     Released,
     Snoozed,
     Succeeded,
+    TimedOut,
     Unroutable,
     decide,
+    timed_out,
 )
 from django_backwave.core.policy import Backoff
 from django_backwave.core.states import FAILURES, MOVES, AttemptOutcome, JobState
@@ -66,6 +69,26 @@ TABLE = {
         Failed(ERROR, final=True),
         numbers(),
         decision("DEAD_LETTERED", "failed", failures=1, cause=CAUSE, error=ERROR, recorded=True),
+    ),
+    "failure that says when to try again": (
+        Failed(ERROR, delay=90.5),
+        numbers(failures=1),
+        decision("READY", "failed", failures=2, due_in=90.5, cause=CAUSE, error=ERROR, recorded=True),
+    ),
+    "last failure that says when to try again": (
+        Failed(ERROR, delay=90.5),
+        numbers(failures=2),
+        decision("DEAD_LETTERED", "failed", failures=3, cause=CAUSE, error=ERROR, recorded=True),
+    ),
+    "time-out": (
+        TimedOut(ERROR),
+        numbers(),
+        decision("READY", "timed_out", failures=1, due_in=8, cause=CAUSE, error=ERROR, recorded=True),
+    ),
+    "last time-out": (
+        TimedOut(ERROR),
+        numbers(failures=2),
+        decision("DEAD_LETTERED", "timed_out", failures=3, cause=CAUSE, error=ERROR, recorded=True),
     ),
     "cancelled": (
         Cancelled(),
@@ -151,9 +174,20 @@ def test_jitter_shortens_every_delay_that_depends_on_chance():
     assert due_ins == [6.0, 6.0, 4.5]
 
 
+def test_a_time_out_tells_how_long_it_was():
+    plain, silent = timed_out(30.0).error, timed_out(0.25, still_running=True).error
+    traced = timed_out(30.0, traceback="Traceback: …").error
+
+    assert plain.message == "it ran for longer than its time-out of 30 s"
+    assert plain.traceback == f"{TIMED_OUT_CLASS}: {plain.message}\n"
+    assert "0.25 s, and its code still runs" in silent.message
+    assert (traced.message, traced.traceback) == (plain.message, "Traceback: …")
+
+
 outcomes = st.one_of(
     st.builds(Succeeded, st.just("null")),
-    st.builds(Failed, st.just(ERROR), st.booleans()),
+    st.builds(Failed, st.just(ERROR), st.booleans(), st.none() | st.floats(0, 10**9)),
+    st.just(timed_out(30)),
     st.builds(Abandoned, st.booleans()),
     st.builds(Unroutable, st.text()),
     st.just(Cancelled()),

@@ -65,6 +65,8 @@ def test_the_demo_shows_what_is_promised() -> None:
     assert "cancelled" in row(done.stdout, r"3 +pack_parcel")
     assert "dead-lettered 1 abandoned D1" in row(done.stdout, r"5 +print_label")
     assert "3 abandoned D3" in done.stdout
+    assert "1 abandoned E - not atomic: twice in the ledger" in row(done.stdout, r"9 +take_twice")
+    assert "1 abandoned F - atomic: once in the ledger" in row(done.stdout, r"10 +take_once")
     assert [line for line in done.stdout.splitlines() if len(line) > 100] == []
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_backwave.core.states import JobState
@@ -246,3 +246,16 @@ def test_names_compare_byte_for_byte(twin):
     assert [each.job_id for each in taken] == [job.id]
     assert scan(["order:a", twin], using="default", now=NOW) == {twin: 0}
     assert [each.pk for each in Job.objects.filter(name=twin)] == [other.id]
+
+
+@two_databases
+def test_a_transaction_begun_by_hand_elsewhere_counts():
+    """G1: `set_autocommit(False)` on another database opens one as well."""
+    other = connections["other"]
+    other.set_autocommit(False)
+    try:
+        with pytest.raises(ForeignTransaction):
+            insert_one(new_job(), using="default")
+    finally:
+        other.rollback()
+        other.set_autocommit(True)

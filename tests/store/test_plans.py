@@ -11,8 +11,8 @@ from django.db import connection, transaction
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Job
-from django_backwave.store.claim import claim, scan
-from django_backwave.store.expire import expire
+from django_backwave.store.claim import claim, scan, take_without
+from django_backwave.store.expire import expire, expire_waiting
 from django_backwave.store.heartbeat import renew
 from django_backwave.store.retention import prune
 from tests.factories import NOW, WORKER, after, lapsed, ready, report, send
@@ -24,16 +24,19 @@ on_postgres = pytest.mark.only_on("postgres")
 on_sqlite = pytest.mark.only_on("sqlite")
 
 # Of each ten rows three are due in the future at a higher priority, two are due, four have ended
-# and one is running; of those that run one in ten has a lease that lapsed.
+# and one is running; of those that run one in ten has a lease that lapsed. Of the future ones one in thirty
+# has expired, and all that have ended would have.
 CROWD = f"""
     INSERT INTO {TABLE} (id, name, queue, priority, payload, enqueued_at, due_at, max_attempts,
         backoff_base, backoff_cap, backoff_jitter, attempt, failures, cause,
-        state, worker, lease_expires_at, finished_at)
+        state, worker, lease_expires_at, finished_at, expires_at)
     SELECT gen_random_uuid(), 'shop.send_receipt', 'queue-' || n / 10 % 5, part.priority, '{{}}',
            now() - '9 days'::interval, now() + part.due_in * (n % 1000 + 1), 3, 2, 300, 0.2, 0, 0, '',
            part.state, CASE part.state WHEN {JobState.RUNNING} THEN 'host:1:a' ELSE '' END,
            CASE part.state WHEN {JobState.RUNNING} THEN now() + part.ends END,
-           CASE part.state WHEN {JobState.SUCCEEDED} THEN now() - '1 day'::interval * (n % 1000) END
+           CASE part.state WHEN {JobState.SUCCEEDED} THEN now() - '1 day'::interval * (n % 1000) END,
+           CASE WHEN n % 100 = 0 THEN now() - '1 minute'::interval * (n % 1000 + 1)
+                WHEN part.state = {JobState.SUCCEEDED} THEN now() - '2 days'::interval END
       FROM generate_series(0, 99999) n
      CROSS JOIN LATERAL (SELECT
            CASE WHEN n % 10 < 3 THEN 50 ELSE n / 10 % 3 END AS priority,
@@ -149,6 +152,29 @@ class TestPostgres:
         assert not [node for node in nodes(root) if node["Node Type"].endswith("Sort")]
         assert buffers(root) < 100
 
+    def test_sweep_of_expired_jobs(self):
+        """The sweep reads what has expired and not started, first come first; the history costs nothing."""
+        assert Job.objects.filter(state=JobState.READY, expires_at__isnull=False).count() == 1_000
+        select, lock, update, *_ = statements(expire_waiting, limit=10)
+
+        root = plan(*select)
+
+        assert_indexed(root, "backwave_expiry")
+        assert not [node for node in nodes(root) if node["Node Type"].endswith("Sort")]
+        assert buffers(root) < 100
+        for statement in (lock, update):
+            assert_indexed(plan(*statement), "django_backwave_job_pkey")
+
+    def test_an_idle_sweep_of_expired_jobs(self):
+        """Tens of thousands of jobs that expired long after their end are not even looked at."""
+        Job.objects.filter(state=JobState.READY, expires_at__isnull=False).update(expires_at=None)
+
+        for statement in statements(expire_waiting):
+            root = plan(*statement)
+
+            assert_indexed(root, "backwave_expiry")
+            assert buffers(root) < 2_100  # the entries just now updated are still in it
+
     def test_prune(self):
         """The prune reads the oldest jobs of a state only."""
         select, *_ = statements(prune, keep_done=86400 * 900.0, keep_dead=None, limit=10)
@@ -188,8 +214,15 @@ def query_plan(sql, params):
 class TestSqlite:
     CALLS = {
         "claim": ("backwave_claim", claim, ["default", 5], {"worker": WORKER, "lease": 60}),
+        "claim without names": (
+            "backwave_claim",
+            take_without,
+            [["a"], "default", 5],
+            {"worker": WORKER, "lease": 60},
+        ),
         "scan": ("backwave_claim", scan, [None], {}),
         "scan of given queues": ("backwave_claim", scan, [["default"]], {}),
+        "sweep of expired jobs": ("backwave_expiry", expire_waiting, [], {"limit": 5}),
         "sweep": ("backwave_lease", expire, [], {"jitter": float, "limit": 5}),
         "prune": ("backwave_finished", prune, [], {"keep_done": 9.0, "keep_dead": 9.0}),
     }

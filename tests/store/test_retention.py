@@ -133,7 +133,7 @@ def test_a_few_statements_a_slice(django_assert_max_num_queries):
     for _ in range(30):
         ended(JobState.SUCCEEDED, 101)
 
-    with django_assert_max_num_queries(20):
+    with django_assert_max_num_queries(22):
         assert prune() == 30
 
 

@@ -120,3 +120,49 @@ async def break_the_slot(context: JobContext, folder: str) -> None:
     append(f"{folder}/journal", f"started {context.attempt}")
     await sync_to_async(wait_until)(Path(f"{folder}/go").exists)
     Hygiene.after = None  # type: ignore[method-assign, assignment]
+
+
+@job(takes_context=True)
+async def charge_in_thread(context: JobContext, folder: str) -> None:
+    """Wait for the file `go` in a thread of the loop's own, and charge."""
+    append(f"{folder}/journal", f"started {context.attempt}")
+
+    def charge() -> None:
+        wait_until(Path(f"{folder}/go").exists)
+        append(f"{folder}/journal", f"charged {context.attempt}")
+
+    await asyncio.to_thread(charge)
+
+
+@job
+async def clean_up_slowly(folder: str) -> None:
+    """Wait to be cancelled, and then take a while to leave."""
+    append(f"{folder}/journal", "started 1")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(8):
+            await asyncio.sleep(0.2)
+        append(f"{folder}/journal", "cleaned up")
+
+
+@job(max_attempts=1)
+async def cancel_everybody() -> str:
+    """Cancel every other task of the loop."""
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            task.cancel()
+    await asyncio.sleep(0.05)
+    return "alive"
+
+
+class CardRefusedError(Exception):
+    """An exception that takes no attributes, as a frozen dataclass does."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+@job(max_attempts=1)
+async def refuse_the_card() -> None:
+    raise CardRefusedError("no money")

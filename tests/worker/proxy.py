@@ -19,6 +19,10 @@ class Proxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self._refusing = False
+        self._word: bytes | None = None
+        self._after = b""
+        self._forwarding = True
+        self.swallowed = threading.Event()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -53,6 +57,15 @@ class Proxy:
         self._refusing = False
         self._flowing.set()
 
+    def swallow(self, word: bytes, *, after: bytes, forward: bool) -> None:
+        """Let nothing pass once a client has said this word, after another on the same connection.
+
+        The word itself passes, or it does not; then `swallowed` is set.
+        """
+        self._forwarding = forward
+        self._after = after
+        self._word = word
+
     def _accept(self) -> None:
         while True:
             try:
@@ -69,10 +82,20 @@ class Proxy:
             self._spawn(lambda pair=(server, client): self._forward(*pair))
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        said = False
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 self._flowing.wait()
-                sink.sendall(data)
+                said = said or (self._word is not None and self._after in data)
+                if said and self._word is not None and self._word in data:
+                    self._word = None
+                    self.hold()
+                    if self._forwarding:
+                        sink.sendall(data)
+                    self.swallowed.set()
+                    self._flowing.wait()
+                else:
+                    sink.sendall(data)
         _close(sink)
 
     def _spawn(self, target) -> None:

@@ -2,6 +2,7 @@
 
 BACKWAVE_TEST_MODULES   further modules with handlers
 BACKWAVE_TEST_GRACE     seconds until what cannot be routed is quarantined
+BACKWAVE_TEST_AROUND    what surrounds each handler, as dotted paths
 BACKWAVE_TEST_DEBUG     `yes` for a project in development
 BACKWAVE_TEST_USE_TZ    `no` for a project without time zones, five hours from UTC
 """
@@ -13,6 +14,7 @@ from tests.settings import *  # noqa: F403
 
 BACKWAVE = {
     "MODULES": ["tests.worker.handlers", *os.environ.get("BACKWAVE_TEST_MODULES", "").split()],
+    "AROUND": os.environ.get("BACKWAVE_TEST_AROUND", "").split(),
     "UNROUTABLE_GRACE": float(os.environ.get("BACKWAVE_TEST_GRACE", "3600")),
 }
 
@@ -24,4 +26,5 @@ if os.environ.get("BACKWAVE_TEST_USE_TZ") == "no":
 
 # Nobody should have to wait for these in a test.
 driver.SWEEP_EVERY = 0.5
+driver.TIMEOUT_GRACE = 0.7
 policy.UNROUTABLE_FIRST = 0.2

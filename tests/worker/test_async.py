@@ -191,3 +191,69 @@ def test_a_broken_slot_ends_the_worker(tmp_path):
 
         assert process.wait() == 1
         assert process.said("action=worker_broken", "thread=backwave-loop")
+
+
+def test_a_call_in_another_thread_is_part_of_the_handler(tmp_path):
+    """G11: what `asyncio.to_thread` began runs on after the cancellation, so nobody else may begin."""
+    with worker("--lease", "30", "--shutdown-timeout", "0") as stopping:
+        held = holding(tmp_path / "a", "charge_in_thread")
+        stopping.send(signal.SIGTERM)
+        with worker("--lease", "30"):
+            assert stopping.wait() == 0
+            assert stopping.said("action=handler_stuck", f"job={held.job.pk}")
+            assert read(held.job).job_state is JobState.RUNNING
+    assert held.journal == ["started 1"]
+
+
+def test_a_cancel_waits_for_a_call_in_another_thread(tmp_path):
+    """G8: a job is CANCELLED when its code has stopped, and not while it may still charge."""
+    with worker("--lease", "1.5") as process:
+        held = holding(tmp_path / "a", "charge_in_thread")
+        beat = read(held.job).lease_expires_at
+        cancel([held.job.pk], using="default")
+        wait_until(lambda: read(held.job).lease_expires_at != beat, what=process)
+        assert read(held.job).job_state is JobState.RUNNING
+
+        held.go()
+
+        wait_for_state(held.job, JobState.CANCELLED)
+    assert held.journal == ["started 1", "charged 1"]
+
+
+def test_a_handler_may_take_its_time_to_clean_up(tmp_path):
+    """G8: it is cancelled once, not again at each heartbeat."""
+    with worker("--lease", "1.5"):
+        held = holding(tmp_path / "a", "clean_up_slowly")
+
+        cancel([held.job.pk], using="default")
+
+        wait_for_state(held.job, JobState.CANCELLED)
+    assert held.journal == ["started 1", "cleaned up"]
+
+
+def test_a_handler_that_cancels_everybody_breaks_no_slot(tmp_path):
+    """G2: slots go on, whoever cancels them."""
+    with worker("--lease", "5"):
+        for number in range(2):
+            held = holding(tmp_path / f"{number}")
+            held.go()
+            wait_for_state(held.job, JobState.SUCCEEDED)
+        wild = enqueue("cancel_everybody")
+        wait_for_state(wild, JobState.SUCCEEDED)
+
+        later = [enqueue("add", number, 1) for number in range(5)]
+
+        for job in later:
+            wait_for_state(job, JobState.SUCCEEDED)
+    assert read(wild).output == "alive"
+
+
+def test_an_exception_that_takes_no_attributes_ends_no_worker():
+    """G2: whatever a handler raises is a failure, and ends no thread."""
+    job, other = enqueue("refuse_the_card", max_attempts=1), enqueue("add", 1, 2)
+
+    process = drain()
+
+    assert process.code == 0
+    assert read(job).cause == "CardRefusedError: no money"
+    assert read(other).output == 3

@@ -6,9 +6,18 @@ import asyncio
 
 import pytest
 
-from django_backwave import GiveUp, Snooze, Stopped, registry
+from django_backwave import GiveUp, Retry, Snooze, Stopped, registry
 from django_backwave.context import JobContext, StopSwitch
-from django_backwave.core.outcome import Cancelled, Failed, Released, Snoozed, Succeeded, Unroutable
+from django_backwave.core.outcome import (
+    TIMED_OUT_CLASS,
+    Cancelled,
+    Failed,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+    Unroutable,
+)
 from django_backwave.core.protocol import StopReason
 from django_backwave.jobs import BackWaveTask
 from django_backwave.worker.execution import MESSAGE_LENGTH, TRACEBACK_LENGTH, Execution
@@ -21,13 +30,16 @@ NAME = "shop.send_receipt"
 def attempt(monkeypatch):
     """Return a function that runs an attempt of a handler, and returns its report."""
 
-    def run(handler, *, told=(), lease=60.0, payload='{"args":[],"kwargs":{}}', **options):
+    def run(
+        handler, *, told=(), lease=60.0, payload='{"args":[],"kwargs":{}}', timeout_seconds=None, **options
+    ):
         task = BackWaveTask.unchecked(func=handler, job_name=NAME, **options)
         monkeypatch.setattr(registry, "resolve", {NAME: task}.get)
         switch = StopSwitch(lease_ends=lease, clock=lambda: 0.0)
         for reason in told:
             switch.tell(reason)
-        job = claimed(name=options.get("job_name", NAME), payload=payload)
+        name = options.get("job_name", NAME)
+        job = claimed(name=name, payload=payload, timeout_seconds=timeout_seconds)
         return Execution(job, "host:1:a", switch, claimed_at=0.0, using="default", completed=bool).run()
 
     return run
@@ -83,6 +95,19 @@ def test_no_exception_gets_out_and_ends_the_thread(attempt, error):
 
 def test_snooze_is_no_failure(attempt):
     assert attempt(raising(Snooze(90))).outcome == Snoozed(90.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"retry_on": (OSError,)}, {"give_up_on": (Exception,)}])
+def test_retry_is_a_failure_with_a_delay_of_its_own(attempt, options):
+    outcome = attempt(raising(Retry(after=90, reason="no answer")), **options).outcome
+
+    assert (outcome.delay, outcome.final) == (90.0, False)
+    assert outcome.error.class_path == "django_backwave.exceptions.Retry"
+    assert outcome.error.message == "no answer"
+
+
+def test_other_failures_have_no_delay_of_their_own(attempt):
+    assert attempt(raising(OSError())).outcome.delay is None
 
 
 def test_give_up_is_a_final_failure(attempt):
@@ -179,6 +204,8 @@ STOPS = {
         ([StopReason.SHUTDOWN], Released()),
         ([StopReason.LEASE_LOST], Released()),
         ([StopReason.SHUTDOWN, StopReason.CANCEL], Cancelled()),
+        ([StopReason.TIMEOUT, StopReason.CANCEL], Cancelled()),
+        ([StopReason.TIMEOUT, StopReason.LEASE_LOST], Released()),
     ],
 )
 def test_who_was_told_to_stop_and_stops_has_not_failed(attempt, monkeypatch, error, told, outcome):
@@ -192,6 +219,23 @@ def test_who_was_told_to_stop_and_stops_has_not_failed(attempt, monkeypatch, err
     report = attempt(handler, takes_context=True)
     assert report.outcome == outcome
     assert report.started_after is not None
+
+
+@pytest.mark.parametrize("error", STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("told", [[StopReason.TIMEOUT], [StopReason.SHUTDOWN, StopReason.TIMEOUT]])
+def test_who_stops_at_the_time_out_has_timed_out(attempt, error, told):
+    """Also during a shutdown: it had its time."""
+
+    def handler(context):
+        for reason in told:
+            context._switch.tell(reason)
+        raise error
+
+    outcome = attempt(handler, takes_context=True, timeout_seconds=1.5).outcome
+    assert isinstance(outcome, TimedOut)
+    assert outcome.error.class_path == TIMED_OUT_CLASS
+    assert outcome.error.message == "it ran for longer than its time-out of 1.5 s"
+    assert "in handler" in outcome.error.traceback
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,11 @@ class Thread:
         """Run a handler and return its outcome, once the thread is done with the cleaning up."""
         self._tasks["handler"] = BackWaveTask.unchecked(func=handler, job_name="handler")
         switch = StopSwitch(lease_ends=60.0, clock=lambda: 0.0)
-        self._threads.submit(Execution(claimed(name="handler"), "host:1:a", switch, claimed_at=0.0, using="default", completed=bool))
+        self._threads.submit(
+            Execution(
+                claimed(name="handler"), "host:1:a", switch, claimed_at=0.0, using="default", completed=bool
+            )
+        )
         return self._reports.get(timeout=PATIENCE).outcome
 
     def run(self, handler):
@@ -97,7 +101,9 @@ def test_a_raw_begin_is_rolled_back(thread, caplog):
     def leave_open():
         with connection.cursor() as cursor:
             cursor.execute("BEGIN")
-            cursor.execute("INSERT INTO app_entry (key, value) VALUES ('half', 'done')")
+            # `key` is a reserved word of MySQL's, which has quotes of its own.
+            insert = "INSERT INTO app_entry (\"key\", value) VALUES ('half', 'done')"
+            cursor.execute(insert.replace('"', connection.ops.quote_name("x")[0]))
 
     thread.run(leave_open)
     thread.run(lambda: Entry.objects.create(key="whole", value="done") and None)
@@ -152,8 +158,10 @@ def test_a_connection_that_broke_is_replaced(thread, caplog):
         if connection.vendor == "sqlite":
             connection.connection.close()
         else:
+            postgres = connection.vendor == "postgresql"
+            suicide = "SELECT pg_terminate_backend(pg_backend_pid())" if postgres else "KILL CONNECTION_ID()"
             with contextlib.suppress(Exception), connection.cursor() as cursor:
-                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+                cursor.execute(suicide)
         Entry.objects.count()
 
     assert isinstance(thread.outcome(lose), Failed)

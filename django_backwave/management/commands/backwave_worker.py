@@ -130,7 +130,7 @@ class Command(BaseCommand):
         if self._ends_process and (self._worker.orphaned or not options["reload"]):
             end_process(code)
         if code:
-            raise CommandError("A thread of the worker died; see the log.", returncode=code)
+            raise CommandError("The worker broke or was stuck; see the log.", returncode=code)
 
     def _reload(self, **options: Any) -> None:
         if not settings.DEBUG:

@@ -26,18 +26,22 @@ from django.utils import timezone
 from django_backwave import JobState
 from django_backwave.models import Job, Lease
 from django_backwave.models import Worker as WorkerRow
-from shop import gateway
+from shop import gateway, middle
 from shop.demo.processes import WorkerProcess, Workers, own_surroundings
 from shop.demo.report import customer, print_sums, print_table
 from shop.demo.show import DemoFailed, say, scene
-from shop.jobs import print_label
-from shop.models import Order
+from shop.jobs import print_label, take_once, take_twice
+from shop.models import Order, Stock
 
 PLACED = 20
 ITEMS = ("book", "lamp", "chair")
 
 # Which order gets into which trouble.
 KILLED, FROZEN, ROLLED_BACK, CANCELLED, POISON = 7, 12, 13, 3, 5
+CARELESS, ATOMIC = 9, 10
+
+# What the stock has of each item.
+PIECES = 100
 
 # Real workers have a lease of a minute; nobody wants to watch that.
 LEASE = 3
@@ -74,6 +78,7 @@ class Demo:
     """The scenes, and what they leave for the table at the end."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.workers = Workers(folder)
         self.browser = Client()
         self.notes: dict[UUID, list[str]] = defaultdict(list)
@@ -93,6 +98,7 @@ class Demo:
             self.a_running_job_is_cancelled()
             self.a_poison_job_kills_its_workers()
             self.workers.stop(frozen, working)
+            self.workers_are_killed_between_writes_and_success()
         finally:
             self.workers.clear_away()
         self.what_became_of_it()
@@ -194,8 +200,49 @@ class Demo:
         say("Three failures are used up. The job stays where an operator can look at it.")
         self.notes[job] += ["each attempt killed its worker:", "dead-lettered after 3 failures"]
 
+    def workers_are_killed_between_writes_and_success(self) -> None:
+        scene(8, "Workers are killed between a handler's writes and its success, atomic or not (G7)")
+        say(
+            "Two jobs take an order's pieces from the stock and enter that in the ledger. In one the "
+            "writes and the job's success are one transaction."
+        )
+        middle_folder = self.folder / "middle"
+        middle_folder.mkdir()
+        os.environ["SHOP_MIDDLE"] = str(middle_folder)
+        hold = middle_folder / "hold"
+        hold.touch()
+        Stock.objects.bulk_create(Stock(item=item, pieces=PIECES) for item in ITEMS)
+        jobs = []
+        for label, task, number in (("E", take_twice, CARELESS), ("F", take_once, ATOMIC)):
+            jobs.append(UUID(task.enqueue(order(number).pk).id))
+            worker = self.workers.start(
+                label, "--queue", "stock", "--concurrency", "1", "--lease", str(LEASE)
+            )
+            self.workers.wait_until(
+                f"{task.func.__name__} has written, in worker {label}",
+                lambda worker=worker: bool(middle.there(middle_folder, worker.pid)),  # type: ignore[misc]
+            )
+            worker.kill()
+            say("SIGKILL.")
+        for job in jobs:
+            self.wait_for_lapse(job, "its lease is over")
+        hold.unlink()
+        worker = self.workers.start("G", "--queue", "stock", "--lease", str(LEASE))
+        self.workers.wait_until(
+            "worker G has done both",
+            lambda: not Job.objects.filter(pk__in=jobs).exclude(state=JobState.SUCCEEDED).exists(),
+        )
+        self.workers.stop(worker)
+        del os.environ["SHOP_MIDDLE"]
+        for job, number, expected in zip(jobs, (CARELESS, ATOMIC), (2, 1), strict=True):
+            entries = order(number).entries.count()
+            if entries != expected:
+                raise DemoFailed(f"order {number} is in the ledger {entries} times, not {expected}")
+            once = "atomic: once" if expected == 1 else "not atomic: twice"
+            self.notes[job] += [f"{once} in the ledger,", "killed after the writes"]
+
     def what_became_of_it(self) -> None:
-        scene(8, "What became of each order and job, and why")
+        scene(9, "What became of each order and job, and why")
         print_table(PLACED, self.notes, self.workers)
         print()
         print_sums(PLACED, rolled_back=1)
