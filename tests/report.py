@@ -56,8 +56,7 @@ class Report:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write the file."""
         counts = {
-            name: self._counts[name]
-            for name in ("passed", "failed", "errors", "xfailed", "deselected")
+            name: self._counts[name] for name in ("passed", "failed", "errors", "xfailed", "deselected")
         }
         content = {"exit_status": int(exitstatus), **counts, "skipped": dict(self._skipped)}
         FOLDER.mkdir(exist_ok=True)

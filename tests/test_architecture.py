@@ -208,9 +208,7 @@ def test_core_imports_only_the_standard_library_and_itself() -> None:
 
 def test_only_the_store_writes() -> None:
     found = [
-        use
-        for use in writing_calls()
-        if use.name not in WRITING_EXCEPTIONS.get(use.file, (set(), ""))[0]
+        use for use in writing_calls() if use.name not in WRITING_EXCEPTIONS.get(use.file, (set(), ""))[0]
     ]
 
     assert listed(found) == []

@@ -72,7 +72,7 @@ def progress_bar(progress: Progress) -> SafeString:
 
 def number(value: float) -> str:
     """Return a number without digits that say nothing."""
-    return f"{value:,.15g}" if isinstance(value, float) else f"{value:,}"
+    return f"{value:,.16g}"
 
 
 def tags(words: Iterable[Word]) -> SafeString:

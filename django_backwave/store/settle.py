@@ -167,9 +167,7 @@ def _write_or_split(
         return _write_or_give_way(_refused(entries[0], error), worker=worker, using=using, now=now)
 
 
-def _write_or_give_way(
-    entry: _Entry, *, worker: str, using: str, now: datetime | None
-) -> dict[Key, Verdict]:
+def _write_or_give_way(entry: _Entry, *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
     """Write a refused outcome as a failure; without its history if even that is refused.
 
     A row with the attempt's number, made by hand, must not keep a job running for ever.

@@ -77,7 +77,6 @@ class _Threads(ThreadPoolExecutor):
         return future
 
 
-
 class Coroutines:
     """Runs async handlers, as many at once as are submitted, each in a slot that is used again."""
 
