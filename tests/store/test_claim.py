@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_backwave.core.outcome import Released
 from django_backwave.core.states import JobState
@@ -309,3 +311,38 @@ def test_racing_for_a_single_job():
     first, second = race(len(jobs), ask("a"), ask("b"))
 
     assert [len(one) + len(two) for one, two in zip(first, second, strict=True)] == [1] * 100
+
+
+@committing
+@pytest.mark.slow
+def test_an_open_claim_over_many_rows_delays_no_other():
+    """G3: with 1,000 ready jobs and 30,000 that come due later at a higher priority, nobody waits for locks.
+
+    A claim that sorted what no index serves would lock every row that it reads on MySQL.
+    """
+    needs_row_locks()
+    insert_many([new_job(priority=5, run_after=after(3600)) for _ in range(30_000)], using="default", now=NOW)
+    insert_many([new_job() for _ in range(1000)], using="default", now=NOW)
+    with second_connection() as other, transaction.atomic(using=other):
+        first = claim(limit=10, worker="host:1:a", using=other)
+
+        with bounded_waits():
+            second = claim(limit=10, worker="host:2:b")
+
+    assert (len(first), len(second)) == (10, 10)
+    assert ids(first) + ids(second) == sorted(ids(first) + ids(second)), "the next ten, in order"
+
+
+@contextmanager
+def bounded_waits() -> Iterator[None]:
+    """Let a wait for a lock fail after a second."""
+    begin, end = {
+        "postgresql": ("SET lock_timeout = 1000", "SET lock_timeout = DEFAULT"),
+        "mysql": ("SET innodb_lock_wait_timeout = 1", "SET innodb_lock_wait_timeout = DEFAULT"),
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(begin)
+        try:
+            yield
+        finally:
+            cursor.execute(end)
