@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import quote
-from django.core.exceptions import PermissionDenied
-from django.http import HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from django_backwave.admin import display, page
-from django_backwave.admin.base import ReadOnlyAdmin
+from django_backwave.admin.base import ListedAdmin
 from django_backwave.models import Action
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @admin.register(Action)
-class ActionAdmin(ReadOnlyAdmin):
+class ActionAdmin(ListedAdmin):
     """Lists operator actions, newest first."""
 
     list_display = ("when", "who", "what", "job", "result_column")
@@ -40,20 +38,9 @@ class ActionAdmin(ReadOnlyAdmin):
         for row in rows:
             row.linked = may_view_jobs and row.job_id is not None
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> Any:
+    def leads_to(self, object_id: str) -> str:
         """Lead to the list: it shows all there is of an action."""
-        if object_id is None or request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        url = reverse("admin:django_backwave_action_changelist", current_app=self.admin_site.name)
-        return HttpResponseRedirect(url)
+        return reverse("admin:django_backwave_action_changelist", current_app=self.admin_site.name)
 
     @admin.display(description=_("at"))
     def when(self, action: Any) -> SafeString:

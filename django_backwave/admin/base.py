@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_backwave.admin.changelist import KeysetChangeList
@@ -104,3 +107,25 @@ class ReadOnlyAdmin(ModelAdmin):
         except ValueError:
             messages.warning(request, _("The search takes a job's whole id, for example from a log line."))
             return queryset.none(), False
+
+
+class ListedAdmin(ReadOnlyAdmin):
+    """An admin whose rows have no page of their own: links to one lead on."""
+
+    def leads_to(self, object_id: str) -> str:
+        """Return the address that shows all there is of a row."""
+        raise NotImplementedError
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """Lead on; there is no form."""
+        if object_id is None or request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return HttpResponseRedirect(self.leads_to(unquote(object_id)))

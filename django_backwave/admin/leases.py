@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.utils import quote
 from django.db.models import Q
-from django.http import HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_backwave.admin import display, page
-from django_backwave.admin.base import ReadOnlyAdmin
+from django_backwave.admin.base import ListedAdmin
 from django_backwave.admin.filters import WorkerFilter
 from django_backwave.admin.paging import Walk
 from django_backwave.backend import jobs_database
@@ -44,7 +42,7 @@ _SHOWN = (
 
 
 @admin.register(Lease)
-class LeaseAdmin(ReadOnlyAdmin):
+class LeaseAdmin(ListedAdmin):
     """Lists running jobs by the end of their lease, the first to lapse first."""
 
     list_display = (
@@ -84,19 +82,9 @@ class LeaseAdmin(ReadOnlyAdmin):
             row.job_url = self._url("job", row.pk) if may_view_jobs else ""
             row.worker_url = self._url("worker", row.worker) if may_view_workers and row.worker_row else ""
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> Any:
+    def leads_to(self, object_id: str) -> str:
         """Lead to the job: a lease has no page of its own."""
-        if object_id is None or request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        return HttpResponseRedirect(self._url("job", unquote(object_id)))
+        return self._url("job", object_id)
 
     @admin.display(description=gettext_lazy("job"))
     def job(self, lease: Any) -> SafeString:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from django_backwave import operations, registry
 from django_backwave.admin import display, page
-from django_backwave.admin.base import ReadOnlyAdmin
+from django_backwave.admin.base import ListedAdmin
 from django_backwave.admin.operations import OPERATE, actor_of
 from django_backwave.backend import jobs_database
 from django_backwave.core.protocol import PauseResult, ResumeResult
@@ -33,7 +33,7 @@ MOST_SUGGESTIONS = 200
 
 
 @admin.register(Pause)
-class PauseAdmin(ReadOnlyAdmin):
+class PauseAdmin(ListedAdmin):
     """Shows queues and job names in place of a list of pauses; pauses and resumes them."""
 
     def get_urls(self) -> list[Any]:
@@ -63,19 +63,9 @@ class PauseAdmin(ReadOnlyAdmin):
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/django_backwave/queues.html", context)
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> Any:
+    def leads_to(self, object_id: str) -> str:
         """Lead to the page: it shows all there is of a pause."""
-        if object_id is None or request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        return HttpResponseRedirect(self._url())
+        return self._url()
 
     def operation_view(self, request: HttpRequest, verb: str) -> HttpResponse:
         """Pause or resume on POST, then show the page; a GET, as after a new login, only shows it."""
