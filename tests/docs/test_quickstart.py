@@ -85,5 +85,9 @@ def pattern(shown: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text with one space for all white space between words."""
-    return " ".join(text.split())
+    """Return a text with one space for all white space between words, without what Django adds under DEBUG.
+
+    Those lines come from a thread of their own, so their place among the others is chance.
+    """
+    lines = [line for line in text.splitlines() if not line.startswith("Task id=")]
+    return " ".join(" ".join(lines).split())
