@@ -92,8 +92,7 @@ def settle(
     entries = [_entry(report, unroutable_grace) for report in ordered if report.job.key not in verdicts]
     if not entries:
         return verdicts
-    matched = _write_or_split(entries, worker=worker, using=using, now=now)
-    verdicts |= matched
+    verdicts |= _write_or_split(entries, worker=worker, using=using, now=now)
     rest = [entry for entry in entries if entry.key not in verdicts]
     if rest:
         verdicts |= _unmatched(rest, worker=worker, using=using, now=now)
@@ -155,9 +154,8 @@ def _entry(report: Report, grace: float) -> _Entry:
 def _write_or_split(
     entries: list[_Entry], *, worker: str, using: str, now: datetime | None
 ) -> dict[Key, Verdict]:
-    write = _write_postgres if is_postgres(using) else _write_portable
     try:
-        return write(entries, worker=worker, using=using, now=now)
+        return _write(entries, worker=worker, using=using, now=now)
     except Exception as error:
         if not refuses_data(error):
             raise
@@ -172,13 +170,17 @@ def _write_or_give_way(entry: _Entry, *, worker: str, using: str, now: datetime 
 
     A row with the attempt's number, made by hand, must not keep a job running for ever.
     """
-    write = _write_postgres if is_postgres(using) else _write_portable
     try:
-        return write([entry], worker=worker, using=using, now=now)
+        return _write([entry], worker=worker, using=using, now=now)
     except Exception as error:
         if not refuses_data(error):
             raise
-        return write([replace(entry, silent=True)], worker=worker, using=using, now=now)
+        return _write([replace(entry, silent=True)], worker=worker, using=using, now=now)
+
+
+def _write(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+    write = _write_postgres if is_postgres(using) else _write_portable
+    return write(entries, worker=worker, using=using, now=now)
 
 
 def _refused(entry: _Entry, error: Exception) -> _Entry:

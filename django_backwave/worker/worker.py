@@ -44,7 +44,7 @@ from django_backwave.worker.notifier import Notifier
 from django_backwave.worker.pump import Pump
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
@@ -199,7 +199,7 @@ class Worker:
                 self._executions[job.key] = execution
                 (self._coroutines if execution.is_async else self._handlers).submit(execution)
             case Tell(key, reason):
-                (self._executions.get(key) or self._overdue[key]).tell(reason)
+                self._reach(key, lambda execution: execution.tell(reason))
             case Overdue(report):
                 execution = self._executions[report.job.key]
                 execution.overdue = report
@@ -215,12 +215,18 @@ class Worker:
                     self.options.concurrency,
                 )
             case Extend(key, lease_ends):
-                self._executions[key].switch.extend(lease_ends)
+                self._reach(key, lambda execution: execution.switch.extend(lease_ends))
             case Exit(stuck):
                 self._stuck = stuck
                 self.exited.set()
             case _:
                 self.pump.order(command)
+
+    def _reach(self, key: Key, act: Callable[[Execution], object]) -> None:
+        """Act on an attempt's execution, unless its end has been told of already, as ``_beating`` says."""
+        execution = self._executions.get(key) or self._overdue.get(key)
+        if execution is not None:
+            act(execution)
 
     def _tell_of_ends(self, verdicts: Mapping[Key, Verdict]) -> None:
         for key, verdict in verdicts.items():
