@@ -143,15 +143,14 @@ class Chaos:
             time.sleep(self.chance.uniform(*STRIKE_EVERY))
 
     def _place(self) -> None:
-        """Place some orders for each hit so far, so that there is work until the last one."""
+        """Place some orders for each hit so far, and more once all are done: work until the last hit."""
         portion = -(-self.orders // (self.hits + 1))
-        due = min(self.orders, portion * (self.tally.hits + 1))
-        if self.tally.hits >= self.hits:
-            due = self.orders
+        enough = self.tally.hits >= self.hits
+        due = self.orders if enough else min(self.orders, portion * (self.tally.hits + 1))
         if due <= self.tally.orders:
-            if self.tally.orders < self.orders or self._left():
+            if enough or self._left():
                 return
-            due = self.tally.orders + portion  # enough orders, and not enough hits yet
+            due = self.tally.orders + portion
         with transaction.atomic():
             orders = [self._order(n) for n in range(self.tally.orders, due)]
             Order.objects.bulk_create(orders)
