@@ -19,7 +19,7 @@ QUICK := claim fence settle
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) quick check mutate docs format clean
+.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) conformance quick check mutate docs format clean
 
 help: ## show this list
 	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -58,6 +58,17 @@ test-sqlite: $(READY)
 # The core knows no database, so that once is enough for its tests.
 $(filter-out test-sqlite,$(DATABASES:%=test-%)): test-%: $(READY)
 	BACKWAVE_TEST_DATABASE=$* $(BIN)/pytest --ignore=tests/core $(PYTEST)
+
+# On PostgreSQL both on the server that comes with the tests and on one that BACKWAVE_TEST_POSTGRES_URL names.
+conformance: $(READY) ## hold every guarantee on every database, and make the table in docs/guarantees.md of it
+	rm -f build/conformance-*.json
+	@for database in $(DATABASES); do \
+		BACKWAVE_TEST_POSTGRES_URL= BACKWAVE_TEST_DATABASE=$$database $(BIN)/pytest -q $(PYTEST) tests/conformance || exit; \
+	done
+	@if [ -n "$$BACKWAVE_TEST_POSTGRES_URL" ]; then \
+		BACKWAVE_TEST_DATABASE=postgres $(BIN)/pytest -q $(PYTEST) tests/conformance; \
+	fi
+	$(BIN)/python -m tests.evidence
 
 quick: $(READY) ## run what takes no time, in two processes: core, API and the fence on SQLite, the fence on PostgreSQL too
 	BACKWAVE_TEST_DATABASE=sqlite $(BIN)/pytest -q -n 2 -m 'not slow' $(PYTEST) tests/core tests/api $(QUICK:%=tests/store/test_%.py)

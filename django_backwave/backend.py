@@ -7,7 +7,6 @@ the store are imported where they are used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +30,8 @@ from django_backwave.jobs import OURS, BackWaveTask, adopt
 from django_backwave.payload import shown
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from django_backwave.core.protocol import CancelResult, RequeueResult
     from django_backwave.results import JobResult
     from django_backwave.store.enqueue import NewJob
@@ -86,10 +87,11 @@ class BackWaveBackend(BaseTaskBackend):
         from django_backwave.store import enqueue
 
         self.validate_task(task)
-        new = _new_job(task, args, kwargs)
-        new = replace(new, headers=hooks.headers_for(task))
+        options = _options(task)
+        text = _payload(task, args, kwargs)
+        new = enqueue.NewJob(id=new_id(), payload=text, headers=hooks.headers_for(task), **options)
         at = enqueue.insert_one(new, using=jobs_database())
-        return self._enqueued(task, new, at)
+        return self._enqueued(task, [new], at)[0]
 
     def enqueue_many(
         self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
@@ -98,13 +100,14 @@ class BackWaveBackend(BaseTaskBackend):
         from django_backwave.store import enqueue
 
         self.validate_task(task)
-        new = [_numbered(task, item, number) for number, item in enumerate(calls)]
-        if not new:
+        options = _options(task)
+        texts = [_numbered(task, item, number) for number, item in enumerate(calls)]
+        if not texts:
             return []
-        headers = hooks.headers_for(task)
-        new = [replace(one, headers=headers) for one in new] if headers else new
+        options["headers"] = hooks.headers_for(task)
+        new = [enqueue.NewJob(id=new_id(), payload=text, **options) for text in texts]
         at = enqueue.insert_many(new, using=jobs_database())
-        return [self._enqueued(task, one, at) for one in new]
+        return self._enqueued(task, new, at)
 
     def get_result(self, result_id: str) -> JobResult:
         """Return the result of a job as its row stands, whether or not its handler still exists.
@@ -139,42 +142,44 @@ class BackWaveBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         return done[job_id]
 
-    def _enqueued(self, task: AnyTask, new: NewJob, at: Any) -> JobResult:
+    def _enqueued(self, task: AnyTask, new: Sequence[NewJob], at: datetime) -> list[JobResult]:
         from django_backwave import results
 
-        result = results.of_enqueue(task, new, at, backend=self.alias)
-        # Robust: the job is written, and its caller must not be told otherwise.
-        task_enqueued.send_robust(type(self), task_result=result)
-        return result
+        enqueued = results.of_enqueue(task, new, at, backend=self.alias)
+        for result in enqueued:
+            # Robust: the job is written, and its caller must not be told otherwise.
+            task_enqueued.send_robust(type(self), task_result=result)
+        return enqueued
 
 
-def _new_job(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-    from django_backwave.store.enqueue import NewJob
-
+def _options(task: AnyTask) -> dict[str, Any]:
+    """Return what all jobs of a task have in common, as ``NewJob`` takes it."""
     own, where = adopt(task), task.module_path
-    reason = registry.binds(own, args, kwargs)
-    if reason is not None:
-        raise InvalidArguments(f"The arguments do not fit {where}: {reason}.")
     run_after = payload.instant_of(own.run_after, where)
-    return NewJob(
-        id=new_id(),
-        name=own.job_name,
-        queue=own.queue_name,
-        priority=int(own.priority),
-        payload=payload.encode_arguments(where, args, kwargs),
-        run_after=run_after,
-        max_attempts=own.max_attempts,
-        backoff=own.backoff,
-        lease_seconds=own.lease,
-        tags=notes.words(own.tags),
-        timeout_seconds=own.timeout,
-        expires=payload.expiry_of(own.expires, run_after, where),
-    )
+    return {
+        "name": own.job_name,
+        "queue": own.queue_name,
+        "priority": int(own.priority),
+        "run_after": run_after,
+        "max_attempts": own.max_attempts,
+        "backoff": own.backoff,
+        "lease_seconds": own.lease,
+        "tags": notes.words(own.tags),
+        "timeout_seconds": own.timeout,
+        "expires": payload.expiry_of(own.expires, run_after, where),
+    }
 
 
-def _numbered(task: AnyTask, item: Any, number: int) -> NewJob:
+def _payload(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    reason = registry.binds(task, args, kwargs)
+    if reason is not None:
+        raise InvalidArguments(f"The arguments do not fit {task.module_path}: {reason}.")
+    return payload.encode_arguments(task.module_path, args, kwargs)
+
+
+def _numbered(task: AnyTask, item: Any, number: int) -> str:
     try:
-        return _new_job(task, *_call(item))
+        return _payload(task, *_call(item))
     except InvalidJob as error:
         error.add_note(f"It is number {number} of the calls, counted from 0.")
         raise

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "MAX_OUTPUT": 64 * 1024,  # bytes of JSON
     "LEASE": 60.0,  # of a worker whose --lease is not given
     "POLL": 1.0,  # of a worker whose --poll is not given
+    "NOTIFY": True,  # wake workers on PostgreSQL; False: only poll; an alias: listen through that one
     "UNROUTABLE_GRACE": 3600.0,  # until a job that no worker can route is quarantined
     "KEEP_DONE": timedelta(days=7),  # succeeded and cancelled jobs; None: for ever
     "KEEP_DEAD": timedelta(days=30),  # dead-lettered and quarantined jobs; None: for ever

@@ -216,7 +216,7 @@ class JobContext(AnyContext):
     def headers(self) -> dict[str, Any]:
         """What the enqueuing process sent along, by the hooks in ``BACKWAVE["ON_ENQUEUE"]``."""
         if self._headers is None:
-            from django_backwave.models.fields import decode_json
+            from django_backwave.core.jsontext import decode_json
 
             headers = decode_json(self._claimed.headers) if self._claimed.headers else {}
             object.__setattr__(self, "_headers", headers)

@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from django_backwave import conf
+from django_backwave.core.jsontext import encode_json
 from django_backwave.core.limits import HEADERS_SIZE
 from django_backwave.exceptions import InvalidJob
 from django_backwave.payload import plain_json, shown
@@ -101,8 +102,6 @@ def _asked(hook: Hook, task: AnyTask) -> dict[str, Any]:
 
 
 def _encoded(headers: dict[str, Any], task: AnyTask) -> str:
-    from django_backwave.models.fields import encode_json
-
     text = encode_json(headers)
     size = len(text.encode())
     if size > HEADERS_SIZE:

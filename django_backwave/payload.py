@@ -14,6 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_backwave import conf
+from django_backwave.core.jsontext import encode_json
 from django_backwave.core.limits import MARK_LENGTH, NAME_LENGTH, QUEUE_LENGTH
 from django_backwave.exceptions import InvalidArguments, InvalidJob
 from django_backwave.instants import to_utc
@@ -52,6 +53,8 @@ def encode_output(where: str, value: Any) -> str:
 
     Raises InvalidArguments or InvalidJob as for arguments; the limit is ``BACKWAVE["MAX_OUTPUT"]``.
     """
+    if value is None:
+        return "null"
     plain = _argument(where, "the output", value)
     return _text_of(plain, f"The output of {where}", "MAX_OUTPUT")
 
@@ -179,8 +182,6 @@ def _argument(where: str, label: str, value: Any) -> Any:
 
 
 def _text_of(value: Any, what: str, limit: str) -> str:
-    from django_backwave.models.fields import encode_json
-
     try:
         text = encode_json(value)
     except ValueError as error:  # this process limits the digits of integers further

@@ -75,6 +75,10 @@ tasks = _registry.tasks
 def binds(task: BackWaveTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return why these arguments do not fit the task's function, or None if they do."""
     context = (None,) if task.takes_context else ()
+    if not kwargs:
+        least, most = _arity(task.func)
+        if least <= len(context) + len(args) <= most:
+            return None  # most calls are of this kind, and binding them costs more than all the rest
     try:
         _signature(task.func).bind(*context, *args, **kwargs)
     except TypeError as error:
@@ -89,6 +93,21 @@ if sys.version_info >= (3, 14):
     _inspect = partial(inspect.signature, annotation_format=annotationlib.Format.FORWARDREF)
 else:
     _inspect = inspect.signature
+
+
+@lru_cache(maxsize=512)
+def _arity(func: Callable[..., Any]) -> tuple[int, float]:
+    """Return how many arguments by position fit without any by name: at least, and at most."""
+    least, most = 0, 0.0
+    for parameter in _signature(func).parameters.values():
+        required = parameter.default is parameter.empty
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            least, most = least + required, most + 1
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            most = float("inf")
+        elif parameter.kind is parameter.KEYWORD_ONLY and required:
+            return 1, 0  # none fit
+    return least, most
 
 
 @lru_cache(maxsize=512)

@@ -12,15 +12,17 @@ from asgiref.sync import sync_to_async
 from django_backwave import discovery, registry
 from django_backwave.backend import backend_for, first_of_ours
 from django_backwave.compat import AnyResult, AnyTask, TaskError, TaskResultStatus
+from django_backwave.core.jsontext import decode_json
 from django_backwave.core.outcome import CANCEL_CAUSE
 from django_backwave.core.policy import Backoff
 from django_backwave.core.states import FAILURES, AttemptOutcome, JobState
 from django_backwave.exceptions import AttemptAbandoned
+from django_backwave.instants import to_rim
 from django_backwave.jobs import OURS, BackWaveTask
 from django_backwave.notes import Progress, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from django_backwave.backend import BackWaveBackend
@@ -112,33 +114,31 @@ class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in t
         return cast("BackWaveBackend", self.task.get_backend())
 
 
-def of_enqueue(task: AnyTask, new: NewJob, at: datetime, *, backend: str) -> JobResult:
-    """Return the result of a job that was enqueued just now."""
-    from django_backwave.instants import to_rim
-    from django_backwave.models.fields import decode_json
-
-    return JobResult(
-        task=task,
-        id=str(new.id),
-        state=JobState.READY,
-        status=STATUSES[JobState.READY],
-        enqueued_at=to_rim(at),
-        started_at=None,
-        finished_at=None,
-        last_attempted_at=None,
-        backend=backend,
-        errors=[],
-        worker_ids=[],
-        tags=_tags(new.tags),
-        **decode_json(new.payload),
-    )
+def of_enqueue(task: AnyTask, new: Sequence[NewJob], at: datetime, *, backend: str) -> list[JobResult]:
+    """Return the results of jobs that were enqueued just now."""
+    enqueued_at = to_rim(at)
+    return [
+        JobResult(
+            task=task,
+            id=str(job.id),
+            state=JobState.READY,
+            status=TaskResultStatus.READY,
+            enqueued_at=enqueued_at,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            backend=backend,
+            errors=[],
+            worker_ids=[],
+            tags=_tags(job.tags) if job.tags else (),
+            **decode_json(job.payload),
+        )
+        for job in new
+    ]
 
 
 def of_claim(claimed: Claimed, task: BackWaveTask, worker: str) -> JobResult:
     """Return the result of a job whose handler runs here; it knows of this attempt only."""
-    from django_backwave.instants import to_rim
-    from django_backwave.models.fields import decode_json
-
     at = to_rim(claimed.claimed_at)
     backend = backend_for(task).alias
     return JobResult(
@@ -173,9 +173,6 @@ def of_end(
 
     ``output`` is JSON text. A payload that cannot be read is left out: such a job ends in quarantine.
     """
-    from django_backwave.instants import to_rim
-    from django_backwave.models.fields import decode_json
-
     backend = backend_for(task).alias
     result = JobResult(
         task=_as_stored(claimed, task, backend),
@@ -198,8 +195,6 @@ def of_end(
 
 
 def _arguments(payload: str) -> dict[str, Any]:
-    from django_backwave.models.fields import decode_json
-
     try:
         value = decode_json(payload)
         return {"args": list(value["args"]), "kwargs": dict(value["kwargs"])}

@@ -50,7 +50,8 @@ UNPRIVILEGED = "nobody"
 class PostgresServer:
     """One server of one's own; use it as a context manager, or call `start` and `remove`."""
 
-    def __init__(self) -> None:
+    def __init__(self, configuration: str = CONFIGURATION) -> None:
+        self._configuration = configuration
         as_root = os.geteuid() == 0
         self._user = pwd.getpwnam(UNPRIVILEGED) if as_root else None
         # The temporary folder of root's own, if TMPDIR names one, may be closed to others.
@@ -112,7 +113,7 @@ class PostgresServer:
             f"--pgdata={self._folder / 'data'}",
         )
         with (self._folder / "data" / "postgresql.conf").open("a") as file:
-            file.write(CONFIGURATION.format(port=self.port))
+            file.write(self._configuration.format(port=self.port))
 
     def _control(self, *arguments: str) -> None:
         self._run("pg_ctl", f"--pgdata={self._folder / 'data'}", "--wait", *arguments)

@@ -3,6 +3,9 @@
 `tests/conftest.py` lets a `Report` listen to the run. Afterwards `python -m tests.report sqlite
 postgres` checks that each of these databases was really tested: a run that skips everything is
 green, and worth nothing.
+
+The tests of `tests/conformance` are told apart: `build/conformance-<server>.json` has how many of
+each guarantee passed, of which `tests/evidence.py` makes the table in the docs.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import evidence
+from tests.conformance.capabilities import may_skip
 
 FOLDER = Path(__file__).resolve().parent.parent / "build"
 
@@ -29,6 +35,7 @@ class Report:
         self._database = database
         self._counts: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
+        self._evidence = evidence.Run()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Count a module that could not be imported, or that skips itself as a whole."""
@@ -43,6 +50,7 @@ class Report:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count one test, whose set-up and tear-down matter only if they fail or skip."""
+        self._evidence.add(report, skip_reason(report) if report.skipped else None)
         if report.skipped:
             if hasattr(report, "wasxfail"):
                 self._counts["xfailed"] += 1
@@ -58,9 +66,15 @@ class Report:
         counts = {
             name: self._counts[name] for name in ("passed", "failed", "errors", "xfailed", "deselected")
         }
-        content = {"exit_status": int(exitstatus), **counts, "skipped": dict(self._skipped)}
+        content = {
+            "exit_status": int(exitstatus),
+            **counts,
+            "skipped": dict(self._skipped),
+            "conformance": self._evidence.content(),
+        }
         FOLDER.mkdir(exist_ok=True)
         path(self._database).write_text(json.dumps(content, indent=2) + "\n")
+        self._evidence.write(FOLDER)
 
 
 def path(database: str) -> Path:
@@ -80,7 +94,9 @@ def only_on_reason(databases: Sequence[str]) -> str:
 
 
 def is_allowed(reason: str, database: str) -> bool:
-    """Say whether a skip is accepted: the test is about another database, or it is listed above."""
+    """Say whether a skip is accepted: about another database, for what this one lacks, or listed above."""
+    if may_skip(reason, database):
+        return True
     if reason.startswith("only on "):
         return database not in reason.removeprefix("only on ").split(", ")
     return reason in ALLOWED_SKIPS
@@ -100,6 +116,7 @@ def problems(database: str, content: dict[str, Any] | None) -> Iterator[str]:
     for reason, count in content["skipped"].items():
         if not is_allowed(reason, database):
             yield f"{count} skipped for a reason that tests/report.py does not allow: {reason}"
+    yield from evidence.problems(content["conformance"], database)
 
 
 def main(databases: Sequence[str]) -> int:

@@ -125,6 +125,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "MAX_OUTPUT": _SIZE,
     "LEASE": (lambda value: _is_duration(value, 1), "at least one second, or a timedelta"),
     "POLL": _DURATION,
+    "NOTIFY": (
+        lambda value: isinstance(value, bool) or (isinstance(value, str) and value in connections.settings),
+        "True, False, or an alias of DATABASES",
+    ),
     "UNROUTABLE_GRACE": _DURATION,
     "KEEP_DONE": _DURATION_OR_NONE,
     "KEEP_DEAD": _DURATION_OR_NONE,

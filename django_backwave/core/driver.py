@@ -4,19 +4,21 @@ It holds what the worker holds, and decides when to scan, claim, settle, sweep a
 (events carry monotonic times), draws no random number (a source is handed in) and knows no database, so
 that the same logic runs in production, in tests on a virtual clock, and in a simulator.
 
-Invariants: no claim asks for more than the free room; every claim is answered once; at most one settle, one
-claim and one scan are under way; a report is written when a batch is full, when nothing else runs, or
-``linger`` seconds after it came in; what runs, waits or is being written is known to the heartbeat.
+Invariants: no claim asks for more than the free room, which is the free slots and what may be claimed ahead
+of them; a job that may not wait for a slot is claimed for a free one only; every claim is answered once; at
+most one settle, one claim and one scan are under way; a report is written when a batch is full, when a claim
+goes out anyway, when nothing else runs, or ``LINGER`` seconds after it came in; what runs, waits or is being
+written is known to the heartbeat; what waits is handed back at a stop, at a pause, and after a while.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from django_backwave.core.ahead import PATIENCE, Ahead
 from django_backwave.core.dispatch import Rotation
-from django_backwave.core.outcome import timed_out
+from django_backwave.core.holding import Held, Holding
 from django_backwave.core.pauses import Pauses
 from django_backwave.core.protocol import (
     Began,
@@ -27,13 +29,11 @@ from django_backwave.core.protocol import (
     Exit,
     Extend,
     Finished,
-    Overdue,
     Paused,
     Prune,
     ReleaseUnknown,
     Renewal,
     Renewed,
-    Report,
     Scan,
     Scanned,
     Settle,
@@ -46,13 +46,16 @@ from django_backwave.core.protocol import (
     Swept,
     Tell,
     Verdict,
+    Withdraw,
+    Withdrawn,
     Woken,
 )
+from django_backwave.core.watermarks import Watermarks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from django_backwave.core.protocol import Claimed, Command, Event, Key
+    from django_backwave.core.protocol import Claimed, Command, Event, Key, Report, StoreCommand
 
 #: Reports that one settle writes at most.
 BATCH = 250
@@ -66,14 +69,14 @@ EAGER = 0.025
 #: Seconds between sweeps, and between prunes.
 SWEEP_EVERY, PRUNE_EVERY = 4.0, 60.0
 
+#: While there is work a scan is followed by so many times as long without one, up to so many seconds.
+SCAN_SHARE, SCAN_CAP = 20, 10.0
+
 #: The longest time, in seconds, between two heartbeats, so that cancel is quick.
 BEAT_EVERY = 5.0
 
 #: Seconds that handlers told to stop at shutdown are waited for, and then their reports.
 STOP_GRACE, FLUSH_GRACE = 3.0, 5.0
-
-#: Seconds that a handler told of its time-out has to stop: then it is reported as timed out all the same.
-TIMEOUT_GRACE = 5.0
 
 #: Seconds before a locked row is tried again; the first and the longest wait after a database error.
 LOCKED_RETRY = 0.25
@@ -93,30 +96,6 @@ class Options:
     shutdown_timeout: float = 25.0
 
 
-class _Phase(Enum):
-    RUNNING = "its handler's code may run"
-    BUFFERED = "its report waits to be written"
-    SETTLING = "its report is being written"
-
-
-@dataclass(slots=True)
-class _Held:
-    """An attempt in this worker's hands."""
-
-    job: Claimed
-    lease_ends: float
-    claimed_at: float
-    phase: _Phase = _Phase.RUNNING
-    report: Report | None = None
-    write_at: float = 0.0
-    lost: bool = False
-    told_of_end: bool = False
-    timeout: float = 0.0
-    began_at: float = 0.0
-    alarm_at: float | None = None  # when its time-out is over, and after that the time to stop
-    told_of_time_out: bool = False
-
-
 class Driver:
     """Steps from event to commands. Not thread-safe: the worker around it takes turns."""
 
@@ -124,18 +103,22 @@ class Driver:
         """Begin with nothing held; ``random`` draws a number in [0, 1)."""
         self.options = options
         self._random = random
-        self._held: dict[Key, _Held] = {}
-        self._trailing: dict[Key, Claimed] = {}  # their outcome is decided, their code still runs
-        self._overdue: set[Key] = set()  # those among them that did not stop at their time-out
+        self._held = Holding()
         self._stuck = False
         self._rotation = Rotation()
         self._pauses = Pauses()
+        self._watermarks = Watermarks()
+        self._ahead = Ahead(options.concurrency)
+        self._wary = False  # the last claim passed over jobs that may not wait: the next is for free slots
+        self._brought_at = now  # when the last claim brought something
+        self._withdrawing = False
         self._claiming: Claim | None = None
-        self._settling = False
         self._scanning = False
+        self._scan_sent_at = now
         self._upkeep: set[type] = set()  # kinds of sweep and prune that are under way
         self._started = 0
         self._idle = 0
+        self._told: set[str] = set()  # queues of which a wake-up has told
         self._calm = False  # no job has come up since the latest scan was sent …
         self._fresh = False  # … and this is what it was when that scan was answered
         self._room_since: float | None = now
@@ -148,7 +131,7 @@ class Driver:
         self._release_due = False
         self._release_at = now
         self._unwritten = False  # the last settle failed
-        self._ending = False
+        self._stopping = False
         self._stop_at: float | None = None
         self._told_to_stop = False
         self._exited = False
@@ -164,18 +147,35 @@ class Driver:
 
     def beating(self) -> list[Key]:
         """Return the attempts whose leases the next heartbeat renews."""
-        return [key for key, held in self._held.items() if not held.lost]
+        return [held.job.key for held in self._held if not held.lost]
+
+    def limit_reached(self) -> bool:
+        """Return whether ``max_jobs`` have been started."""
+        limit = self.options.max_jobs
+        return limit is not None and self._started >= limit
 
     def beat_every(self) -> float:
         """Return the seconds between heartbeats: a third of the shortest lease held, 5 at most."""
-        shortest = min((self._lease(held.job) for held in self._held.values()), default=BEAT_EVERY)
+        shortest = min((self._lease(held.job) for held in self._held), default=BEAT_EVERY)
         return min(BEAT_EVERY, self.options.lease / 3, shortest / 3)
 
     def wake_at(self, now: float) -> float:
         """Return the monotonic time of the next Tick that is needed if nothing else happens."""
+        errands = max(self._quiet_until, min(self._errands_at(now), default=now + BEAT_EVERY))
+        times = [errands, self._held.next_lapse(), self._held.next_alarm(stopping=self._told_to_stop)]
+        if self._waiting and not self._withdrawing:
+            times.append(self._brought_at + PATIENCE)
+        if self._stop_at is not None:
+            graces = (0.0, STOP_GRACE, STOP_GRACE + FLUSH_GRACE)
+            deadlines = [self._stop_at + grace for grace in graces]
+            times += [deadline for deadline in deadlines if deadline > now]
+        return min(times)
+
+    def _errands_at(self, now: float) -> list[float]:
+        """Return when there will be something to do at the database."""
         times: list[float] = []
-        if not self._settling:
-            times += [held.write_at for held in self._held.values() if held.report is not None]
+        if not self._held.settling:
+            times += [held.write_at for held in self._held.buffered.values()]
         if self._may_claim() and self._room() > 0:
             times.append(self._next_scan)
             if self._rotation and self._room_since is not None:
@@ -185,15 +185,7 @@ class Driver:
         if not self._ending:
             upkeep = {Sweep: self._next_sweep, Prune: self._next_prune}
             times += [at for kind, at in upkeep.items() if kind not in self._upkeep]
-        wake = max(self._quiet_until, min(times, default=now + BEAT_EVERY))
-        wake = min([wake, *(held.lease_ends for held in self._held.values() if self._untold(held))])
-        alarms = (self._alarm(held) for held in self._held.values())
-        wake = min([wake, *(alarm for alarm in alarms if alarm is not None)])
-        if self._stop_at is not None:
-            graces = (0.0, STOP_GRACE, STOP_GRACE + FLUSH_GRACE)
-            deadlines = [self._stop_at + grace for grace in graces]
-            wake = min([wake, *(deadline for deadline in deadlines if deadline > now)])
-        return wake
+        return times
 
     # Taking in what happened.
 
@@ -204,8 +196,14 @@ class Driver:
             case Finished(now, reports):
                 for report in reports:
                     self._finished(report, now)
+            case Withdrawn(now, reports):
+                self._withdrawing = False
+                self._watermarks.drop()
+                self._started -= len(reports)
+                for report in reports:
+                    self._finished(report, now)
             case Began(now, key, timeout):
-                held = self._held[key]
+                held = self._held.running[key]
                 held.timeout, held.began_at, held.alarm_at = timeout, now, now + timeout
             case Completed(now, key):
                 self._completed(key, now)
@@ -216,33 +214,30 @@ class Driver:
             case Scanned():
                 self._scanned(event)
             case Swept(now, command, more):
-                self._upkeep.discard(type(command))
-                if isinstance(command, ReleaseUnknown) and more:
-                    self._release_due, self._release_at = True, now + LOCKED_RETRY
-                if isinstance(command, Sweep) and more:
-                    self._next_sweep = now
-                if isinstance(command, Prune) and more:
-                    self._next_prune = now + 1.0
+                self._swept(now, command, more=more)
             case CommandFailed():
                 self._failed(event)
             case Woken(now, queue):
-                if queue is None:
-                    self._next_scan = min(self._next_scan, now)
-                elif self.options.queues is None or queue in self.options.queues:
-                    self._rotation.add({queue} - self._pauses.queues)
+                self._woken(queue, now)
             case Paused():
-                self._paused(event)
-            case StopRequested(now):
-                self._ending = True
-                self._stop_by(now + self.options.shutdown_timeout)
+                return self._paused(event)
+            case StopRequested(now, patient):
+                self._stopping = True
+                if not patient:
+                    self._stop_by(now + self.options.shutdown_timeout)
         return []
 
     def _claimed(self, event: ClaimAnswered) -> list[Command]:
         self._claiming = None
         self._trouble = 0
         more = self._pauses.looked(event)
-        if len(event.jobs) + event.late < event.command.limit and not more:
+        self._watermarks.answered(event)
+        self._wary = event.passed > 0
+        if len(event.jobs) + event.late + event.passed < event.command.limit and not more:
             self._rotation.drop(event.command.queue)
+            self._told_in_vain(event.command.queue, event.now)
+            if not self._rotation:
+                self._next_scan = min(self._next_scan, event.now + self.options.poll)
         if self._ending:
             # Stopped while the claim was under way: what it took goes back before anything of it starts.
             self._release_due = self._release_due or bool(event.jobs)
@@ -250,59 +245,56 @@ class Driver:
         if event.jobs or event.late:
             self._stirred(event.now)
         commands: list[Command] = []
-        for job in event.jobs:
-            if job.key in self._held or job.key in self._trailing:
+        # Those that may not wait first: there is a free slot for each.
+        for job in sorted(event.jobs, key=lambda job: job.may_wait):
+            if job.key in self._held:
                 continue  # a commit was lost, and so the number given twice: it runs here already
             ends = event.sent_at + self._lease(job)
-            self._held[job.key] = _Held(job, ends, event.now)
+            self._held.running[job.key] = Held(job, ends, event.now)
             commands.append(Start(job, ends, event.now))
         self._started += len(event.jobs)
+        self._brought_at = event.now
         self._room_since = event.now if self._room() > 0 else None
         return commands
 
     def _finished(self, report: Report, now: float) -> None:
         if self._room_since is None:
             self._room_since = now
-        if self._trailing.pop(report.job.key, None) is not None:
-            self._overdue.discard(report.job.key)
+        if report.took is not None:
+            self._ahead.ran(report.took)
+        key = report.job.key
+        if self._held.trailing.pop(key, None) is not None:
+            self._held.overdue.discard(key)
             if report.settled:
-                self._withdraw(report.job.key)
+                self._held.buffered.pop(key, None)
             return
-        held = self._held.get(report.job.key)
+        held = self._held.running.get(key)
         if held is None:
             return  # this number was given twice, and has been answered for
         if report.settled:
-            del self._held[report.job.key]
+            del self._held.running[key]
             self._stirred(now)
-            return
-        held.report = report
-        held.phase = _Phase.BUFFERED
-        held.write_at = now if self._ending else now + LINGER
+        else:
+            self._held.ended(held, report, now if self._ending else now + LINGER)
 
     def _completed(self, key: Key, now: float) -> None:
         """Take note of a success that is recorded already. Heartbeat and time-out end with it."""
-        if key in self._overdue:
-            self._withdraw(key)
+        if key in self._held.overdue:
+            # Its report as timed out need not be written, if it can still be had.
+            self._held.buffered.pop(key, None)
         else:
-            self._trailing[key] = self._held.pop(key).job
+            self._held.trail(key)
         self._stirred(now)
 
-    def _withdraw(self, key: Key) -> None:
-        """Drop the report of an overdue attempt that has recorded its success after all, if it can be."""
-        held = self._held.get(key)
-        if held is not None and held.phase is _Phase.BUFFERED:
-            del self._held[key]
-
     def _settled(self, now: float, verdicts: Mapping[Key, Verdict]) -> None:
-        self._settling = self._unwritten = False
+        self._unwritten = False
         self._trouble = 0
         self._stirred(now)
         for key, verdict in verdicts.items():
             if verdict is Verdict.LOCKED:
-                self._held[key].phase = _Phase.BUFFERED
-                self._held[key].write_at = now + LOCKED_RETRY
+                self._held.unwritten(key, now + LOCKED_RETRY, in_doubt=False)
             else:
-                del self._held[key]
+                del self._held.settling[key]
 
     def _stirred(self, now: float) -> None:
         """Look again soon: where there was work there may be more, and what ran may have enqueued."""
@@ -321,7 +313,7 @@ class Driver:
                 continue
             if renewal is Renewal.LOST:
                 # A settle under way may just have ended the lease itself: its verdict will tell.
-                if held.phase is not _Phase.SETTLING:
+                if key not in self._held.settling:
                     held.lost = True
                     commands.append(Tell(key, StopReason.LEASE_LOST))
                 continue
@@ -341,17 +333,50 @@ class Driver:
         self._idle = 0 if due else self._idle + 1
         wait = min(self.options.poll, EAGER * 2.0 ** min(self._idle, 32))
         wait = self.options.poll if due else wait * (0.75 + 0.5 * self._random())
+        if self._rotation:
+            # Behind an old snapshot a scan may be dear; then it must not take most of the time.
+            wait = max(wait, min(SCAN_SHARE * (event.now - self._scan_sent_at), SCAN_CAP))
         later = [event.due[queue] for queue in open_queues if event.due[queue] > 0]
         self._next_scan = event.now + min([wait, *later])
 
-    def _paused(self, event: Paused) -> None:
-        # Every job held here has a slot and runs on. This is where jobs claimed ahead of a free slot, once
-        # there are any, go back: those whose queue or name is in the event.
+    def _told_in_vain(self, queue: str, now: float) -> None:
+        """Look again soon if a wake-up told of a queue: not each job is told of, and one may be under way."""
+        if queue in self._told:
+            self._told.discard(queue)
+            self._idle = 0
+            self._next_scan = min(self._next_scan, now + EAGER)
+
+    def _woken(self, queue: str | None, now: float) -> None:
+        if queue is None:
+            self._next_scan = min(self._next_scan, now)
+        elif queue not in self._pauses.queues and (
+            self.options.queues is None or queue in self.options.queues
+        ):
+            self._rotation.add([queue])
+            self._told.add(queue)
+
+    def _swept(self, now: float, command: StoreCommand, *, more: bool) -> None:
+        self._upkeep.discard(type(command))
+        if isinstance(command, ReleaseUnknown) and more:
+            self._release_due, self._release_at = True, now + LOCKED_RETRY
+        if isinstance(command, Sweep) and more:
+            self._next_sweep = now
+        if isinstance(command, Prune) and more:
+            self._next_prune = now + 1.0
+
+    def _paused(self, event: Paused) -> list[Command]:
         for queue in event.queues:
             self._rotation.drop(queue)
-        if self._pauses.learn(event):
-            self._stirred(event.now)
-            self._next_scan = min(self._next_scan, event.now + EAGER)
+        if not self._pauses.learn(event):
+            return []
+        self._stirred(event.now)
+        self._next_scan = min(self._next_scan, event.now + EAGER)
+        # What has begun runs on.
+        return self._withdraw(
+            held.job.key
+            for held in self._held.running.values()
+            if held.job.queue in event.queues or held.job.name in event.names
+        )
 
     def _failed(self, event: CommandFailed) -> None:
         match event.command:
@@ -362,13 +387,9 @@ class Driver:
                 self._doubt_until = event.now + self.options.lease
                 self._release_due = True
             case Settle(reports):
-                self._settling = False
                 self._unwritten = True
                 for report in reports:
-                    held = self._held[report.job.key]
-                    held.report = replace(report, sent_before=True)
-                    held.phase = _Phase.BUFFERED
-                    held.write_at = event.now
+                    self._held.unwritten(report.job.key, event.now, in_doubt=True)
             case Scan():
                 self._scanning = False
             case ReleaseUnknown():
@@ -383,46 +404,51 @@ class Driver:
     # Deciding what to do now.
 
     def _plan(self, now: float) -> list[Command]:
-        commands = self._time_outs(now)
+        commands = self._held.time_outs(now, stopping=self._told_to_stop, random=self._random)
         if now >= self._quiet_until:
-            commands += self._settle(now)
-            commands += self._release(now)
-            commands += self._upkeep_due(now)
-            commands += self._scan(now)
-            commands += self._claim(now)
-        return commands + self._lapsed(now) + self._end(now)
+            commands += self._errands(now)
+        return commands + self._hand_back(now) + self._held.lapsed(now) + self._end(now)
 
-    def _settle(self, now: float) -> list[Command]:
-        buffered = [held for held in self._held.values() if held.phase is _Phase.BUFFERED]
-        if self._settling or not buffered:
+    def _errands(self, now: float) -> list[Command]:
+        """Decide what to ask of the database. A settle and a claim go together: they share a round trip."""
+        fresh = self._fresh_reports(now)
+        others = [*self._release(now), *self._upkeep_due(now), *self._scan(now)]
+        claim = self._claim(now, along=self._must_settle(fresh, now))
+        if not claim and not self._must_settle(fresh, now):
+            return others
+        reports = self._held.sending(fresh[:BATCH])
+        return [*([Settle(reports)] if reports else []), *others, *claim]
+
+    def _fresh_reports(self, now: float) -> list[Held]:
+        """Return what may be written now: nothing while a settle is under way."""
+        if self._held.settling:
             return []
-        due = [held for held in buffered if held.write_at <= now]
-        fresh = [held for held in buffered if held.write_at <= now + LINGER]
-        full = len(fresh) >= min(BATCH, self.options.concurrency)
-        batch = fresh if due or full or (fresh and not self._running()) else []
-        reports = []
-        for held in batch[:BATCH]:
-            held.phase = _Phase.SETTLING
-            if held.report is not None:
-                reports.append(held.report)
-        self._settling = bool(reports)
-        return [Settle(tuple(reports))] if reports else []
+        return [held for held in self._held.buffered.values() if held.write_at <= now + LINGER]
+
+    def _must_settle(self, fresh: list[Held], now: float) -> bool:
+        if not fresh or not self._held.busy:
+            return bool(fresh)
+        full = min(BATCH, max(self.options.concurrency, self._capacity // 2))
+        return len(fresh) >= full or any(held.write_at <= now for held in fresh)
 
     def _release(self, now: float) -> list[Command]:
         if not self._may_release(now):
             return []
         self._release_due = False
         self._upkeep.add(ReleaseUnknown)
-        return [ReleaseUnknown(frozenset(self._held))]
+        return [ReleaseUnknown(frozenset(self._held.keys()))]
 
-    def _claim(self, now: float) -> list[Command]:
+    def _claim(self, now: float, *, along: bool) -> list[Command]:
         room = self._room()
         if not self._may_claim() or not self._rotation or room <= 0:
             return []
         waited = self._room_since is not None and now >= self._room_since + LINGER
-        if not waited and self._running() and room * 2 < self.options.concurrency:
-            return []  # more slots will be free in a moment: one claim for all of them
-        self._claiming = self._pauses.claim(self._rotation.next(), room, now)
+        if not (along or waited) and self._held.busy and room * 2 < self._capacity:
+            return []  # there will be more room in a moment: one claim for all of it
+        slots = min(room, max(0, self.options.concurrency - self._held.busy))
+        queue = self._rotation.next()
+        past = self._watermarks.past(queue, now)
+        self._claiming = self._pauses.claim(queue, room, slots, now, past=past)
         self._room_since = None
         return [self._claiming]
 
@@ -430,6 +456,7 @@ class Driver:
         if not self._may_claim() or now < self._next_scan or self._room() <= 0:
             return []
         self._scanning = self._calm = True
+        self._scan_sent_at = now
         return [Scan(self.options.queues)]
 
     def _upkeep_due(self, now: float) -> list[Command]:
@@ -445,84 +472,57 @@ class Driver:
         self._upkeep.update(type(command) for command in commands)
         return commands
 
-    def _lapsed(self, now: float) -> list[Command]:
-        """Tell handlers whose lease is over by our own clock: nobody else may be able to (G10)."""
-        over = [held for held in self._held.values() if self._untold(held) and held.lease_ends <= now]
-        for held in over:
-            held.told_of_end = True
-        return [Tell(held.job.key, StopReason.LEASE_LOST) for held in over]
+    def _hand_back(self, now: float) -> list[Command]:
+        """Take back what waits for a slot: all of it at a stop, and when it has waited for too long."""
+        if not self._waiting or self._withdrawing:
+            return []
+        if not self._stopping:
+            if now < self._brought_at + PATIENCE:
+                return []
+            self._ahead.was_wrong()
+        return self._withdraw(self._held.running)
 
-    def _time_outs(self, now: float) -> list[Command]:
-        """Tell handlers that their time-out is over; report those that do not stop in spite of it."""
-        commands: list[Command] = []
-        for key, held in self._held.items():
-            alarm = self._alarm(held)
-            if alarm is None or now < alarm:
-                continue
-            if held.told_of_time_out:
-                commands += self._give_up_on(key, held, now)
-            else:
-                held.told_of_time_out = True
-                held.alarm_at = now + TIMEOUT_GRACE
-                commands.append(Tell(key, StopReason.TIMEOUT))
-        return commands
-
-    def _give_up_on(self, key: Key, held: _Held, now: float) -> list[Command]:
-        held.report = Report(
-            job=held.job,
-            outcome=timed_out(held.timeout, still_running=True),
-            jitter=self._random(),
-            started_after=held.began_at - held.claimed_at,
-        )
-        held.phase = _Phase.BUFFERED
-        held.write_at = now
-        self._trailing[key] = held.job
-        self._overdue.add(key)
-        # Whatever the handler does from now on, no lease covers it.
-        return [Overdue(held.report), Tell(key, StopReason.LEASE_LOST)]
-
-    def _alarm(self, held: _Held) -> float | None:
-        """Return when there is something to do about an attempt's time-out, None if never."""
-        if held.phase is not _Phase.RUNNING:
-            return None
-        # A stop has been told: who stops for that has not failed (G11).
-        return None if self._told_to_stop and not held.told_of_time_out else held.alarm_at
-
-    @staticmethod
-    def _untold(held: _Held) -> bool:
-        return held.phase is _Phase.RUNNING and not (held.lost or held.told_of_end)
+    def _withdraw(self, keys: Iterable[Key]) -> list[Command]:
+        """Take back those of these attempts that wait for a slot, if any does; the others have begun."""
+        among = frozenset(keys)
+        if not self._waiting or self._withdrawing or not among:
+            return []
+        self._withdrawing = True
+        return [Withdraw(among)]
 
     def _end(self, now: float) -> list[Command]:
-        if self._limit_reached() or (self.options.drain and self._drained(now)):
-            self._ending = True
+        if self.options.drain and self._drained(now):
+            self._stopping = True
         commands = self._give_way(now)
         if not self._ending:
             return commands
-        running = self._running()
+        running = self._held.code_running()
         if self._stop_at is not None and now >= self._stop_at and not self._told_to_stop:
             self._told_to_stop = True
             commands += [Tell(job.key, StopReason.SHUTDOWN) for job in running]
         # Nothing depends any more on how overdue handlers end, and they may never.
-        if self._over(now, idle=len(running) == len(self._overdue)):
+        if self._over(now, idle=len(running) == len(self._held.overdue)):
             self._exited = True
             commands.append(Exit(tuple(running)))
         return commands
 
     def _give_way(self, now: float) -> list[Command]:
         """End, as at a stop, if overdue handlers hold more than half of the slots."""
-        if self._ending or len(self._overdue) * 2 <= self.options.concurrency:
+        overdue = len(self._held.overdue)
+        if self._ending or overdue * 2 <= self.options.concurrency:
             return []
-        self._stuck = self._ending = True
+        self._stuck = True
         self._stop_by(now + self.options.shutdown_timeout)
-        return [Stuck(len(self._overdue))]
+        return [Stuck(overdue), *self._hand_back(now)]
 
     def _stop_by(self, end: float) -> None:
+        self._stopping = True
         self._stop_at = end if self._stop_at is None else min(self._stop_at, end)
 
     def _over(self, now: float, *, idle: bool) -> bool:
-        unsettled = any(held.phase is not _Phase.RUNNING for held in self._held.values())
+        unsettled = self._held.buffered or self._held.settling
         releasing = self._release_due or ReleaseUnknown in self._upkeep
-        if self._claiming or self._settling or unsettled or releasing:
+        if self._claiming or unsettled or releasing:
             return self._past(now, STOP_GRACE + FLUSH_GRACE)
         return idle or self._past(now, STOP_GRACE)
 
@@ -531,13 +531,24 @@ class Driver:
 
     # What stands where.
 
-    def _running(self) -> list[Claimed]:
-        running = [held.job for held in self._held.values() if held.phase is _Phase.RUNNING]
-        return [*running, *self._trailing.values()]
+    @property
+    def _ending(self) -> bool:
+        """Whether nothing more is taken on. Not for good, if jobs that counted are taken back unbegun."""
+        return self._stopping or self.limit_reached()
+
+    @property
+    def _capacity(self) -> int:
+        """How many jobs may be held that have not ended: the slots, and what may wait for one."""
+        return self.options.concurrency + (0 if self._wary else self._ahead.room)
+
+    @property
+    def _waiting(self) -> int:
+        """How many of the jobs held wait for a slot."""
+        return max(0, self._held.busy - self.options.concurrency)
 
     def _room(self) -> int:
         reserved = self._claiming.limit if self._claiming else 0
-        room = self.options.concurrency - len(self._running()) - reserved
+        room = self._capacity - self._held.busy - reserved
         if self.options.max_jobs is not None:
             room = min(room, self.options.max_jobs - self._started - reserved)
         return room
@@ -545,7 +556,7 @@ class Driver:
     def _may_claim(self) -> bool:
         if self._ending or self._claiming or self._scanning or ReleaseUnknown in self._upkeep:
             return False
-        if not self._pauses.known:
+        if self._withdrawing or not self._pauses.known:
             return False
         # While reports cannot be written nothing more is taken on: so what is held stays bounded.
         return not self._unwritten
@@ -555,15 +566,10 @@ class Driver:
             return False
         return now >= self._release_at
 
-    def _limit_reached(self) -> bool:
-        limit = self.options.max_jobs
-        return limit is not None and self._started >= limit
-
     def _drained(self, now: float) -> bool:
         if now < self._doubt_until:
             return False  # a claim whose reply was lost may still commit, and is to be handed back
-        busy = self._held or self._trailing.keys() - self._overdue
-        return self._fresh and not (busy or self._rotation or self._claiming)
+        return self._fresh and self._held.idle and not (self._rotation or self._claiming)
 
     def _lease(self, job: Claimed) -> float:
         return self.options.lease if job.lease_seconds is None else job.lease_seconds

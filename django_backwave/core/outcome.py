@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from django_backwave.core.policy import SHORTEST_DELAY, Backoff, routing_delay
 from django_backwave.core.states import AttemptOutcome, JobState
@@ -102,12 +103,26 @@ class Abandoned:
 Outcome = Succeeded | Failed | TimedOut | InDoubt | Cancelled | Released | Snoozed | Unroutable | Abandoned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class HasNumbers(Protocol):
     """What a decision needs to know of a job.
 
     ``unroutable_for`` is how many seconds ago the job was first found unroutable, None if it was not.
     """
+
+    @property
+    def failures(self) -> int: ...  # noqa: D102 - these three are named after the job's columns
+    @property
+    def max_attempts(self) -> int: ...  # noqa: D102
+    @property
+    def unroutable_for(self) -> float | None: ...  # noqa: D102
+    @property
+    def backoff(self) -> Backoff:
+        """The job's backoff."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The numbers of a job that is nobody's claim."""
 
     failures: int
     max_attempts: int
@@ -115,8 +130,7 @@ class Numbers:
     unroutable_for: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """What to write for an outcome.
 
     ``due_in``: seconds until the job is due again; None leaves its due time as it is.
@@ -136,7 +150,7 @@ class Decision:
 
 
 def decide(  # noqa: C901 - a flat table of the outcomes
-    outcome: Outcome, numbers: Numbers, *, jitter: float, unroutable_grace: float
+    outcome: Outcome, numbers: HasNumbers, *, jitter: float, unroutable_grace: float
 ) -> Decision:
     """Return what an outcome makes of a job, as long as nobody has requested its cancel.
 
@@ -204,7 +218,7 @@ def timed_out(seconds: float, *, still_running: bool = False, traceback: str = "
 
 
 def _failure(
-    numbers: Numbers,
+    numbers: HasNumbers,
     error: ErrorInfo,
     *,
     jitter: float,
@@ -227,13 +241,13 @@ def _failure(
     )
 
 
-def _delay(numbers: Numbers, failures: int, own: float | None, *, jitter: float) -> float:
+def _delay(numbers: HasNumbers, failures: int, own: float | None, *, jitter: float) -> float:
     if own is not None:
         return max(SHORTEST_DELAY, own)
     return numbers.backoff.delay(failures, jitter=jitter)
 
 
-def _abandonment(numbers: Numbers, *, again: bool, jitter: float) -> Decision:
+def _abandonment(numbers: HasNumbers, *, again: bool, jitter: float) -> Decision:
     failures = numbers.failures + 1
     dead = failures >= numbers.max_attempts
     return Decision(
@@ -247,7 +261,7 @@ def _abandonment(numbers: Numbers, *, again: bool, jitter: float) -> Decision:
     )
 
 
-def _no_route(numbers: Numbers, reason: str, *, jitter: float, grace: float) -> Decision:
+def _no_route(numbers: HasNumbers, reason: str, *, jitter: float, grace: float) -> Decision:
     waited = numbers.unroutable_for
     quarantined = waited is not None and waited >= grace
     return Decision(

@@ -41,13 +41,13 @@ class Pauses:
             self._ended_at.clear()
         return news
 
-    def claim(self, queue: str, limit: int, now: float) -> Claim:
-        """Return the command that claims from a queue, past what is paused."""
+    def claim(self, queue: str, limit: int, slots: int, now: float, *, past: tuple[Place, ...] = ()) -> Claim:
+        """Return the command that claims from a queue, past what is paused, if anything is, or ``past``."""
         if not self._names:
-            return Claim(queue, limit)
+            return Claim(queue, limit, slots, past=past)
         if now - self._ended_at.get(queue, now) >= LOOK_AGAIN:
             del self._past[queue], self._ended_at[queue]
-        return Claim(queue, limit, self._names, self._past.get(queue, ()))
+        return Claim(queue, limit, slots, self._names, self._past.get(queue, ()))
 
     def looked(self, event: ClaimAnswered) -> bool:
         """Keep how far a claim has looked; return whether it stopped before the end of the queue."""
@@ -57,6 +57,6 @@ class Pauses:
         self._past[command.queue] = event.past
         if event.past != command.past:
             return True
-        if len(event.jobs) + event.late < command.limit:
+        if len(event.jobs) + event.late + event.passed < command.limit:
             self._ended_at.setdefault(command.queue, event.now)
         return False

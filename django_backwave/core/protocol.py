@@ -7,7 +7,6 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_backwave.core.outcome import Numbers
 from django_backwave.core.policy import Backoff
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ class Claimed(NamedTuple):
 
     ``lease_seconds`` is the job's own lease or None for the worker's; ``unroutable_for`` as in
     ``outcome.Numbers``; ``headers`` is JSON text; ``claimed_at`` is the database's time of the claim.
+    ``may_wait``: whether it may be claimed ahead of a free slot. A crash costs what was claimed a failure,
+    begun or not: so a job may wait only in its first attempt, if that is not its last, and if nothing says by
+    when it must start.
     """
 
     job_id: UUID
@@ -49,6 +51,7 @@ class Claimed(NamedTuple):
     enqueued_at: datetime
     claimed_at: datetime
     unroutable_for: float | None
+    may_wait: bool = True
 
     @property
     def key(self) -> Key:
@@ -56,18 +59,12 @@ class Claimed(NamedTuple):
         return Key(self.job_id, self.attempt)
 
     @property
-    def numbers(self) -> Numbers:
-        """What a decision about this attempt's outcome needs to know."""
-        return Numbers(
-            failures=self.failures,
-            max_attempts=self.max_attempts,
-            backoff=Backoff.of_row(self.backoff_base, self.backoff_cap, self.backoff_jitter),
-            unroutable_for=self.unroutable_for,
-        )
+    def backoff(self) -> Backoff:
+        """The job's backoff."""
+        return Backoff.of_row(self.backoff_base, self.backoff_cap, self.backoff_jitter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(NamedTuple):
     """The outcome of one attempt, on its way to the store.
 
     ``jitter``: a random number in [0, 1) for the next delay. ``started_after``: seconds from the
@@ -75,6 +72,7 @@ class Report:
     ``sent_before``: an earlier write of this report ended without an answer, so it may have been
     applied. ``settled``: the store has it already, written in the handler's own transaction.
     ``tags``: pairs of key and value to write with it. ``progress``: JSON text that no heartbeat has written.
+    ``took``: seconds for which the attempt held its slot, None if it had none or nobody has measured it.
     """
 
     job: Claimed
@@ -85,6 +83,7 @@ class Report:
     settled: bool = False
     tags: tuple[tuple[str, str], ...] = ()
     progress: str | None = None
+    took: float | None = None
 
 
 class Verdict(Enum):
@@ -191,7 +190,8 @@ class ClaimAnswered:
     """A claim returned. ``sent_at``: the instant before it was sent, from which its leases count.
 
     ``past``: the places, one a priority at most, up to which there was nothing but paused names.
-    ``late``: so many more rows were taken, but as CANCELLED: their time to start was over.
+    ``late``: so many more rows were taken, but as CANCELLED: their time to start was over. ``passed``: so
+    many more were due, and left alone since they may not wait for a slot.
     """
 
     now: float
@@ -200,6 +200,7 @@ class ClaimAnswered:
     sent_at: float
     past: tuple[Place, ...] = ()
     late: int = 0
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,14 @@ class Began:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """Handlers have ended: their code no longer runs, and these are their reports."""
+
+    now: float
+    reports: Sequence[Report]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The answer to Withdraw: the reports of those attempts that had not started, and now never will."""
 
     now: float
     reports: Sequence[Report]
@@ -280,9 +289,13 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The worker shall stop: claim nothing more, wait, hand back."""
+    """The worker shall stop: claim nothing more, wait, hand back.
+
+    ``patient``: wait for however long what it holds may take, as at ``max_jobs``.
+    """
 
     now: float
+    patient: bool = False
 
 
 Event = (
@@ -291,6 +304,7 @@ Event = (
     | ClaimAnswered
     | Began
     | Finished
+    | Withdrawn
     | Completed
     | Settled
     | Renewed
@@ -314,14 +328,15 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim up to ``limit`` due jobs of a queue.
+    """Claim up to ``limit`` due jobs of a queue, up to ``slots`` of those that may not wait for a slot.
 
     None of the names ``without``, if there are any; then the claim looks at a bounded number of jobs beyond
-    the places ``past``.
+    the places ``past``. Otherwise these are a hint that before them nothing is left.
     """
 
     queue: str
     limit: int
+    slots: int
     without: tuple[str, ...] = ()
     past: tuple[Place, ...] = ()
 
@@ -357,6 +372,13 @@ class Start:
     job: Claimed
     lease_ends: float
     claimed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take back those of these attempts whose handlers have not started; Withdrawn is the answer."""
+
+    keys: frozenset[Key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,4 +422,4 @@ class Exit:
 
 
 StoreCommand = Scan | Claim | Settle | Sweep | Prune | ReleaseUnknown
-Command = StoreCommand | Start | Tell | Extend | Overdue | Stuck | Exit
+Command = StoreCommand | Start | Withdraw | Tell | Extend | Overdue | Stuck | Exit

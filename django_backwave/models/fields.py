@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import models
 
+from django_backwave.core.jsontext import decode_json, encode_json
 from django_backwave.instants import to_rim, to_utc
 
 if TYPE_CHECKING:
@@ -84,16 +84,6 @@ class EncodedJSON(str):
     """JSON text that was checked and encoded before."""
 
     __slots__ = ()
-
-
-def encode_json(value: Any) -> str:
-    """Encode compactly; NaN and infinities raise ValueError."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def decode_json(text: str) -> Any:
-    """Decode what ``encode_json`` made."""
-    return json.loads(text)
 
 
 class InstantField(_DateTimeField):

@@ -8,7 +8,7 @@ from django_backwave.core.protocol import ChangeResult, RescheduleResult
 from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job
-from django_backwave.store import clock
+from django_backwave.store import clock, notify
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import writing
 from django_backwave.store.operate import PENDING, locked_states, record
@@ -73,6 +73,8 @@ def _adjust(job_ids: Iterable[UUID], values: dict[str, Any], using: str) -> dict
     states = locked_states(job_ids, using)
     Job.objects.using(using).filter(pk__in=states, state__in=PENDING).update(**values)
     passing("adjust: rows written")
+    if any(state in PENDING for state in states.values()):
+        notify.wake({notify.ANYWHERE}, using=using)
     return states
 
 

@@ -8,7 +8,6 @@ priority are due only later, and on MySQL a sort that no index serves would lock
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC
 from functools import cache
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +16,12 @@ from django.db import connections
 from django.db.models import ExpressionWrapper, F, Min, TextField
 
 from django_backwave.core.outcome import EXPIRED_CAUSE
-from django_backwave.core.protocol import Claimed
+from django_backwave.core.protocol import Claimed, Place
 from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job, Lease
-from django_backwave.store import aside, clock
+from django_backwave.store import aside, clock, postgres
+from django_backwave.store.aside import Aside
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import is_postgres, unlocked, writing
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
-    from django_backwave.core.protocol import Place
-    from django_backwave.store.aside import Aside
+    from django_backwave.store.postgres import Answer
 
 READY, RUNNING = JobState.READY.value, JobState.RUNNING.value
 CANCELLED = JobState.CANCELLED.value
@@ -47,64 +46,78 @@ class Late(NamedTuple):
     name: str
 
 
+class Order(NamedTuple):
+    """What to claim: up to ``limit`` due jobs of a queue, and how.
+
+    ``lease``: seconds, for jobs that have none of their own. ``slots``: how many of them may be jobs that
+    may not wait for a free slot (``Claimed.may_wait``). ``without``: job names to leave alone. ``past``:
+    places, one a priority at most, behind which to look; a hint that earlier claims give. ``among``: where to
+    look past the names left alone, as ``look`` has found.
+    """
+
+    queue: str
+    limit: int
+    slots: int
+    lease: float
+    without: tuple[str, ...] = ()
+    past: tuple[Place, ...] = ()
+    among: Aside | None = None
+
+
 class Taken(NamedTuple):
-    """What a claim took: the jobs to run, and those that it found too late."""
+    """What a claim took: the jobs to run, and those that it found too late.
+
+    ``passed``: so many more were due, and may not wait for a slot. ``past``: how far a claim that left names
+    alone has looked, for the next one. If it did not come any further, either the limit or the end of the
+    queue was reached.
+    """
 
     jobs: list[Claimed]
     late: list[Late]
+    passed: int = 0
+    past: tuple[Place, ...] = ()
 
 
-def take(
-    queue: str,
-    limit: int,
-    *,
-    worker: str,
-    lease: float,
-    using: str,
-    now: datetime | None = None,
-    among: Aside | None = None,
-) -> Taken:
-    """Claim up to ``limit`` due jobs of a queue for a worker, in queue order.
+def take(order: Order, *, worker: str, using: str, now: datetime | None = None) -> Taken:
+    """Claim due jobs of a queue for a worker, in queue order.
 
-    Each becomes RUNNING with the next attempt number and a lease of its own seconds, or of ``lease`` where
+    Each becomes RUNNING with the next attempt number and a lease of its own seconds, or of the order's where
     it has none; or CANCELLED, without an attempt, if it has expired. Rows locked by others are passed over.
-    No two claims ever return the same attempt. ``among``: while names are paused, where to look, and for
-    what not.
+    No two claims ever return the same attempt. While names are left alone it looks at a bounded number of
+    jobs.
     """
-    claim_rows = _claim_postgres if is_postgres(using) else _claim_portable
-    taken = claim_rows(queue, limit, worker=worker, lease=lease, using=using, now=now, among=among)
-    taken.jobs.sort(key=lambda job: (-job.priority, job.due_at, job.job_id))
-    return taken
+    order = look(order, using=using, now=now)
+    if is_postgres(using):
+        return taken(order, postgres.run((), order, worker=worker, using=using, now=now))
+    return in_order(order, _claim_portable(order, worker=worker, using=using, now=now))
 
 
-def take_without(
-    names: Sequence[str],
-    queue: str,
-    limit: int,
-    *,
-    past: tuple[Place, ...] = (),
-    worker: str,
-    lease: float,
-    using: str,
-    now: datetime | None = None,
-) -> tuple[Taken, tuple[Place, ...]]:
-    """Do what ``take`` does, but leave jobs of these names alone; look at a bounded number of jobs.
+def look(order: Order, *, using: str, now: datetime | None = None) -> Order:
+    """Find where the claim looks past the names that it leaves alone, if there are any."""
+    if not order.without:
+        return order
+    jobs, levels = _ready(using).filter(queue=order.queue), _priorities(order.queue, using)
+    among = aside.look(jobs, levels, order.without, order.past, using=using, now=now)
+    return order._replace(among=among)
 
-    Return also how far this has looked, to be handed in as ``past`` the next time. If it did not come any
-    further, either the limit or the end of the queue was reached.
-    """
-    jobs, levels = _ready(using).filter(queue=queue), _priorities(queue, using)
-    among = aside.look(jobs, levels, names, past, using=using, now=now)
-    taken = take(queue, limit, worker=worker, lease=lease, using=using, now=now, among=among)
-    full = len(taken.jobs) + len(taken.late) == limit
-    return taken, past if full else among.past()
+
+def taken(order: Order, answer: Answer) -> Taken:
+    """Return what a statement of PostgreSQL has brought for an order."""
+    return in_order(order, Taken(answer.jobs, list(starmap(Late, answer.late)), answer.passed))
+
+
+def in_order(order: Order, took: Taken) -> Taken:
+    """Sort what was taken in queue order, and say how far the claim has looked."""
+    took.jobs.sort(key=lambda job: (-job.priority, job.due_at, job.job_id))
+    full = len(took.jobs) + len(took.late) + took.passed == order.limit
+    return took._replace(past=order.past if full or order.among is None else order.among.past())
 
 
 def claim(
     queue: str, limit: int, *, worker: str, lease: float, using: str, now: datetime | None = None
 ) -> list[Claimed]:
-    """Do what ``take`` does, and return the jobs to run."""
-    return take(queue, limit, worker=worker, lease=lease, using=using, now=now).jobs
+    """Claim for free slots only, and return the jobs to run."""
+    return take(Order(queue, limit, limit, lease), worker=worker, using=using, now=now).jobs
 
 
 def scan(queues: Sequence[str] | None, *, using: str, now: datetime | None = None) -> dict[str, float]:
@@ -123,87 +136,7 @@ def scan(queues: Sequence[str] | None, *, using: str, now: datetime | None = Non
     }
 
 
-# PostgreSQL: one statement.
-
-
-@cache
-def _claim_sql(limit: int, table: str, instant: str, statement: str, *, among: bool) -> str:
-    # MATERIALIZED: else the planner may run the LIMIT again and claim too many. There is no sort above the
-    # LATERAL: it would lock `limit` rows of every priority and hide them from other workers.
-    levels = f"""level(priority) AS (
-            (SELECT j.priority FROM {table} j
-              WHERE j.state = {READY} AND j.queue = %(queue)s
-              ORDER BY j.priority DESC LIMIT 1)
-            UNION ALL
-            SELECT (SELECT j.priority FROM {table} j
-                     WHERE j.state = {READY} AND j.queue = %(queue)s AND j.priority < level.priority
-                     ORDER BY j.priority DESC LIMIT 1)
-              FROM level WHERE level.priority IS NOT NULL
-        )"""
-    return f"""
-        WITH RECURSIVE {aside.LEVELS if among else levels}, pick AS MATERIALIZED (
-            SELECT due.id, due.late FROM level CROSS JOIN LATERAL (
-                SELECT j.id, COALESCE(j.expires_at <= {statement}, false) AS late FROM {table} j
-                 WHERE j.state = {READY} AND j.queue = %(queue)s AND j.priority = level.priority
-                   AND j.due_at <= {statement}{aside.CONDITION if among else ""}
-                 ORDER BY j.due_at, j.id LIMIT {limit:d}
-                   FOR NO KEY UPDATE SKIP LOCKED) due
-             LIMIT {limit:d}
-        )
-        UPDATE {table} j
-           SET state = CASE WHEN pick.late THEN {CANCELLED} ELSE {RUNNING} END,
-               attempt = CASE WHEN pick.late THEN j.attempt ELSE j.attempt + 1 END,
-               worker = CASE WHEN pick.late THEN '' ELSE %(worker)s END,
-               started_at = CASE WHEN pick.late THEN j.started_at END,
-               progress = CASE WHEN pick.late THEN j.progress END,
-               lease_expires_at = CASE WHEN NOT pick.late THEN
-                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s)) END,
-               finished_at = CASE WHEN pick.late THEN {instant} ELSE j.finished_at END,
-               cause = CASE WHEN pick.late THEN %(expired)s ELSE j.cause END
-          FROM pick
-         WHERE j.id = pick.id
-        RETURNING pick.late, j.id, j.name, j.queue, j.priority, j.payload, j.attempt, j.failures,
-               j.max_attempts,
-               j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds, j.timeout_seconds,
-               j.headers,
-               j.due_at AT TIME ZONE 'UTC', j.enqueued_at AT TIME ZONE 'UTC',
-               {instant} AT TIME ZONE 'UTC',
-               extract(epoch FROM {instant} - j.unroutable_since)::float8
-    """
-
-
-def _claim_postgres(
-    queue: str,
-    limit: int,
-    *,
-    worker: str,
-    lease: float,
-    using: str,
-    now: datetime | None,
-    among: Aside | None,
-) -> Taken:
-    connection = connections[using]
-    sql = _claim_sql(
-        limit,
-        connection.ops.quote_name(Job._meta.db_table),
-        clock.instant_sql(now),
-        clock.statement_sql(now),
-        among=among is not None,
-    )
-    values: dict[str, Any] = {"queue": queue, "worker": worker, "lease": lease, "now": now}
-    values["expired"] = EXPIRED_CAUSE
-    if among:
-        values |= among.values()
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        rows = cursor.fetchall()
-    jobs = [
-        Claimed._make((*plain, *(at.replace(tzinfo=UTC) for at in instants), unroutable_for))
-        for late, *plain, due_at, enqueued_at, claimed_at, unroutable_for in rows
-        for instants in [(due_at, enqueued_at, claimed_at)]
-        if not late
-    ]
-    return Taken(jobs, [Late(job_id, name) for late, job_id, name, *_ in rows if late])
+# PostgreSQL.
 
 
 @cache
@@ -251,30 +184,48 @@ def _scan_postgres(queues: Sequence[str] | None, *, using: str, now: datetime | 
 # Elsewhere: pick, then one guarded UPDATE. Right also where SKIP LOCKED is silently ignored.
 
 
-def _claim_portable(
-    queue: str,
-    limit: int,
-    *,
-    worker: str,
-    lease: float,
-    using: str,
-    now: datetime | None,
-    among: Aside | None,
-) -> Taken:
+def _claim_portable(order: Order, *, worker: str, using: str, now: datetime | None) -> Taken:
     with writing(using):
         at = clock.read(using, now)
-        picked: dict[UUID, datetime | None] = {}
-        for due in _due(queue, at, using, among):
-            room = due.order_by("due_at", "pk")[: limit - len(picked)]
-            picked |= dict(unlocked(room, using=using).values_list("pk", "expires_at"))
-            if len(picked) == limit:
-                break
+        picked = _pick(order, at, using)
         if not picked:
             return Taken([], [])
-        too_late = [job_id for job_id, end in picked.items() if end is not None and to_utc(end) <= at]
-        late = cancel_late(too_late, at=at, using=using)
-        in_time = list(picked.keys() - set(too_late))
-        return Taken(_take(in_time, worker=worker, lease=lease, at=at, using=using), late)
+        late = [pick.job_id for pick in picked if pick.expires_at and to_utc(pick.expires_at) <= at]
+        in_time = [pick for pick in picked if pick.job_id not in late]
+        soon = [pick.job_id for pick in in_time if not pick.may_wait]
+        passed = set(soon[order.slots :])
+        wanted = [pick.job_id for pick in in_time if pick.job_id not in passed]
+        gone = cancel_late(late, at=at, using=using)
+        return Taken(_take(wanted, worker=worker, lease=order.lease, at=at, using=using), gone, len(passed))
+
+
+class _Pick(NamedTuple):
+    """A row that a claim may take, with what decides about that."""
+
+    job_id: UUID
+    expires_at: datetime | None
+    failures: int
+    max_attempts: int
+
+    @property
+    def may_wait(self) -> bool:
+        return may_wait(self.failures, self.max_attempts, self.expires_at)
+
+
+def may_wait(failures: int, max_attempts: int, expires_at: datetime | None) -> bool:
+    """Whether a job may be claimed ahead of a free slot, as ``Claimed.may_wait`` has it."""
+    return failures == 0 and max_attempts > 1 and expires_at is None
+
+
+def _pick(order: Order, at: datetime, using: str) -> list[_Pick]:
+    picked: dict[UUID, _Pick] = {}
+    for due in _due(order.queue, at, using, order.among):
+        room = due.order_by("due_at", "pk")[: order.limit - len(picked)]
+        rows = unlocked(room, using=using).values_list("pk", "expires_at", "failures", "max_attempts")
+        picked |= {pick.job_id: pick for pick in starmap(_Pick, rows)}
+        if len(picked) == order.limit:
+            break
+    return list(picked.values())
 
 
 def _due(queue: str, at: datetime, using: str, among: Aside | None) -> Iterator[QuerySet[Job]]:
@@ -348,13 +299,15 @@ _COLUMNS = (
     "due_at",
     "enqueued_at",
     "unroutable_since",
+    "expires_at",
 )
 
 
 def _claimed(row: tuple[Any, ...], at: datetime) -> Claimed:
-    *plain, due_at, enqueued_at, unroutable_since = row
+    *plain, due_at, enqueued_at, unroutable_since, expires_at = row
     since = None if unroutable_since is None else (at - to_utc(unroutable_since)).total_seconds()
-    return Claimed._make((*plain, to_utc(due_at), to_utc(enqueued_at), at, since))
+    job = Claimed._make((*plain, to_utc(due_at), to_utc(enqueued_at), at, since, True))
+    return job._replace(may_wait=may_wait(job.failures, job.max_attempts, expires_at))
 
 
 def _ready(using: str) -> QuerySet[Job]:

@@ -8,6 +8,7 @@ process, so its clock is this machine's.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,15 @@ class _Instant(Func):
     function = "CLOCK_TIMESTAMP"
     output_field = InstantField()
 
-    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+    def resolve_expression(self, *_: Any, **__: Any) -> Any:
+        """Return itself: there is nothing in it to resolve, and each enqueue would pay for trying."""
+        return self
+
+    def as_sql(self, *_: Any, **__: Any) -> tuple[str, list[Any]]:
+        return f"{self.function}()", []
+
+    def as_mysql(self, *_: Any, **__: Any) -> tuple[str, list[Any]]:
+        return "UTC_TIMESTAMP(6)", []
 
 
 class _Statement(_Instant):
@@ -39,17 +47,20 @@ class _Statement(_Instant):
 
 def instant(using: str, now: datetime | None = None) -> Expression:
     """Return the real instant, for fences, new lease ends and records."""
-    return _expression(_Instant, using, now)
+    return _expression(_INSTANT, using, now)
 
 
 def statement(using: str, now: datetime | None = None) -> Expression:
     """Return the instant for range conditions: what is due, lapsed or old."""
-    return _expression(_Statement, using, now)
+    return _expression(_STATEMENT, using, now)
 
 
-def _expression(kind: type[_Instant], using: str, now: datetime | None) -> Expression:
+_INSTANT, _STATEMENT = _Instant(), _Statement()
+
+
+def _expression(real: Expression, using: str, now: datetime | None) -> Expression:
     if now is None and connections[using].vendor != "sqlite":
-        return kind()
+        return real
     return Value(now or _local(), output_field=InstantField())
 
 
@@ -80,6 +91,14 @@ def read(using: str, now: datetime | None = None) -> datetime:
     return EPOCH + timedelta(microseconds=round(value * 1_000_000))
 
 
+def ahead(using: str) -> float:
+    """Return by how many seconds this host's clock is ahead of the database's, by no more than is sure."""
+    before, there, after_ = _local(), read(using), _local()
+    if before > there:
+        return (before - there).total_seconds()
+    return min(0.0, (after_ - there).total_seconds())
+
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -90,3 +109,8 @@ def _local() -> datetime:
 def after(start: datetime, seconds: float) -> datetime:
     """Return the instant some seconds after another."""
     return to_utc(start) + timedelta(seconds=seconds)
+
+
+def monotonic() -> float:
+    """Return this process's own clock, in seconds: for spacing things out, never for what is due."""
+    return time.monotonic()

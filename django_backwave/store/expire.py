@@ -1,11 +1,12 @@
-"""Expire: dispose of lapsed leases, whoever held them, each exactly once (G2, G6); cancel expired jobs."""
+"""Expire: dispose of leases that lapsed or whose worker died, each just once (G2, G6); cancel late jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from django_backwave.core.outcome import CANCEL_CAUSE, Abandoned, Decision, Numbers, decide
+from django_backwave.core.outcome import CANCEL_CAUSE, Abandoned, Decision, Numbers, Released, decide
 from django_backwave.core.policy import Backoff
 from django_backwave.core.protocol import Key
 from django_backwave.core.states import AttemptOutcome, JobState
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from django_backwave.models.lease import LeaseQuerySet
     from django_backwave.store.claim import Late
 
 #: How many leases one sweep disposes of at most.
@@ -29,7 +31,7 @@ SLICE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """A lapsed lease that this sweep disposed of."""
+    """A lease that was disposed of: it had lapsed, or its worker's process was gone."""
 
     key: Key
     name: str
@@ -54,20 +56,58 @@ def expire(
     with writing(using):
         at = clock.read(using, now)
         lapsed = Lease.objects.using(using).expired(at).order_by("lease_expires_at")[:limit]
-        leases = list(unlocked(lapsed.defer("payload"), using=using))
-        before = _abandoned_before([lease.pk for lease in leases], using)
-        expired = []
-        history = []
-        for lease in leases:
-            decision = _decide(lease, again=lease.pk in before, jitter=jitter())
-            if _write(lease, decision, at=at, using=using):
-                expired.append(_expired(lease, decision))
-                history.append(_attempt(lease, at))
-        passing("expire: rows written")
-        # A row with that number can only be a leftover made by hand: it must not stop every sweep.
-        Attempt.objects.using(using).bulk_create(history, ignore_conflicts=True)
-        passing("expire: history written")
-        trim_attempts([row.key for row in expired], using=using)
+        return _dispose(lapsed, _End.LAPSED, at=at, jitter=jitter, using=using)
+
+
+def expire_dead(
+    worker: str,
+    *,
+    ordered: bool,
+    jitter: Callable[[], float],
+    limit: int = SLICE,
+    using: str,
+    now: datetime | None = None,
+) -> list[Expired]:
+    """Dispose of up to ``limit`` leases of a worker whose process has ended, lapsed or not; return them.
+
+    Only for who knows that the process is gone: that proves that its code has stopped. An attempt is
+    abandoned, as in ``expire``; if the process had ended in order (``ordered``) it is released, and no
+    failure counts, for then the only code left was that of handlers which did not hear.
+
+    Rows that somebody else has locked are passed over, and a statement that the worker had sent may commit
+    after its death: so this is to be repeated for a while.
+    """
+    with writing(using):
+        held = Lease.objects.using(using).held_by(worker).order_by("pk")[:limit]
+        end = _End.STOPPED if ordered else _End.DIED
+        return _dispose(held, end, at=clock.read(using, now), jitter=jitter, using=using)
+
+
+class _End(Enum):
+    LAPSED = "the lease is over"
+    DIED = "its process died"
+    STOPPED = "its process ended in order"
+
+
+def _dispose(
+    rows: LeaseQuerySet, end: _End, *, at: datetime, jitter: Callable[[], float], using: str
+) -> list[Expired]:
+    leases = list(unlocked(rows.defer("payload"), using=using))
+    before = _abandoned_before([lease.pk for lease in leases], using)
+    expired = []
+    history = []
+    for lease in leases:
+        outcome = Released() if end is _End.STOPPED else Abandoned(lease.pk in before)
+        decision = _decide(lease, outcome, jitter=jitter())
+        if _write(lease, decision, end, at=at, using=using):
+            expired.append(_expired(lease, decision))
+            if decision.recorded or lease.started_at is not None:
+                history.append(_attempt(lease, decision, at))
+    passing("expire: rows written")
+    # A row with that number can only be a leftover made by hand: it must not stop every sweep.
+    Attempt.objects.using(using).bulk_create(history, ignore_conflicts=True)
+    passing("expire: history written")
+    trim_attempts([row.key for row in expired], using=using)
     return expired
 
 
@@ -96,21 +136,21 @@ def _abandoned_before(job_ids: list[UUID], using: str) -> set[UUID]:
     return set(attempts.values_list("job_id", flat=True))
 
 
-def _decide(lease: Lease, *, again: bool, jitter: float) -> Decision:
+def _decide(lease: Lease, outcome: Abandoned | Released, *, jitter: float) -> Decision:
     numbers = Numbers(
         failures=lease.failures,
         max_attempts=lease.max_attempts,
         backoff=Backoff.of_row(lease.backoff_base, lease.backoff_cap, lease.backoff_jitter),
     )
-    decision = decide(Abandoned(again), numbers, jitter=jitter, unroutable_grace=0.0)
+    decision = decide(outcome, numbers, jitter=jitter, unroutable_grace=0.0)
     if lease.cancel_requested_at is None:
         return decision
-    # The attempt stays `abandoned` in the history: the worker that held it must never read there that
+    # The attempt stays what it is in the history: the worker that held it must never read there that
     # its own late report was applied.
-    return replace(decision, state=JobState.CANCELLED, cause=CANCEL_CAUSE, due_in=None)
+    return decision._replace(state=JobState.CANCELLED, cause=CANCEL_CAUSE, due_in=None)
 
 
-def _write(lease: Lease, decision: Decision, *, at: datetime, using: str) -> int:
+def _write(lease: Lease, decision: Decision, end: _End, *, at: datetime, using: str) -> int:
     values: dict[str, Any] = {
         "failures": decision.failures,
         "lease_expires_at": None,
@@ -123,7 +163,9 @@ def _write(lease: Lease, decision: Decision, *, at: datetime, using: str) -> int
     if decision.due_in is not None:
         values["due_at"] = clock.after(at, decision.due_in)
     leases = Lease.objects.using(using).filter(pk=lease.pk)
-    return int(leases.held_by(lease.worker, lease.attempt).expired(at).update(**values))
+    if end is _End.LAPSED:
+        return int(leases.held_by(lease.worker, lease.attempt).expired(at).update(**values))
+    return int(leases.held_by(lease.worker, lease.attempt).update(**values))
 
 
 def _expired(lease: Lease, decision: Decision) -> Expired:
@@ -136,12 +178,12 @@ def _expired(lease: Lease, decision: Decision) -> Expired:
     )
 
 
-def _attempt(lease: Lease, at: datetime) -> Attempt:
+def _attempt(lease: Lease, decision: Decision, at: datetime) -> Attempt:
     return Attempt(
         job_id=lease.pk,
         number=lease.attempt,
         worker=lease.worker,
         started_at=lease.started_at,
         finished_at=at,
-        outcome=AttemptOutcome.ABANDONED.value,
+        outcome=decision.outcome.value,
     )

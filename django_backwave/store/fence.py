@@ -37,7 +37,7 @@ def held(
 #: sub-select that takes and holds the row's lock, and names the instant by ``{instant}``.
 GUARD = f"""
     j.id = v.id
-    AND j.state = {JobState.RUNNING.value}
+    AND j.state + 0 = {JobState.RUNNING.value}
     AND j.worker = %(worker)s
     AND j.attempt = v.attempt
     AND j.lease_expires_at > {{instant}}

@@ -16,7 +16,7 @@ from django_backwave.core.protocol import CancelResult, RequeueResult
 from django_backwave.core.states import REQUEUEABLE, JobState
 from django_backwave.models import Action, Job
 from django_backwave.models.fields import ExactTextField
-from django_backwave.store import clock
+from django_backwave.store import clock, notify
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import waiting, writing
 
@@ -114,6 +114,8 @@ def requeue(
         results = {job_id: _requeue_result(state) for job_id, state in states.items()}
         done = {job_id: results[job_id].value for job_id in states if states[job_id] in _REQUEUEABLE}
         record("requeue", done, actor=actor, at=at, using=using)
+        if done:
+            notify.wake({notify.ANYWHERE}, using=using)
     return results
 
 

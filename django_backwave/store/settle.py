@@ -6,71 +6,33 @@ The job's new state, its attempt row and its output commit together with the fen
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
-from django.db.models import Case, F, Value, When
+from django.db.models import Value
 from django.db.models.functions import Coalesce
 
-from django_backwave.core.outcome import (
-    CANCEL_CAUSE,
-    Decision,
-    ErrorInfo,
-    Failed,
-    InDoubt,
-    decide,
-)
+from django_backwave.core.outcome import CANCEL_CAUSE, ErrorInfo, Failed, InDoubt
 from django_backwave.core.protocol import Key, Report, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.models import Attempt, Job, Lease, Tag
+from django_backwave.models import Attempt, Job, Lease
 from django_backwave.models.fields import EncodedJSON, InstantField
-from django_backwave.store import clock, fence
+from django_backwave.store import clock, fence, postgres
+from django_backwave.store.claim import look, take, taken
+from django_backwave.store.entries import Entry, entry_of
 from django_backwave.store.errors import refuses_data
+from django_backwave.store.expressions import InstantByKey
 from django_backwave.store.failpoint import passing
-from django_backwave.store.locking import by_primary_key, is_postgres, single_statement, unlocked, writing
+from django_backwave.store.locking import by_primary_key, is_postgres, unlocked, writing
 from django_backwave.store.retention import trim_attempts
 from django_backwave.store.tags import insert_tags, trim_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
     from datetime import datetime
 
     from django_backwave.models.lease import LeaseQuerySet
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A report with what to write for it, as long as no cancel was requested.
-
-    ``silent``: without a row in the history, and without tags and progress.
-    """
-
-    report: Report
-    decision: Decision
-    silent: bool = False
-
-    @property
-    def key(self) -> Key:
-        return self.report.job.key
-
-    @property
-    def started_at(self) -> datetime | None:
-        after = self.report.started_after
-        return None if after is None else clock.after(self.report.job.claimed_at, after)
-
-    @property
-    def recorded(self) -> bool:
-        return not self.silent and (self.decision.recorded or self.report.started_after is not None)
-
-    @property
-    def tags(self) -> tuple[tuple[str, str], ...]:
-        return () if self.silent else self.report.tags
-
-    @property
-    def progress(self) -> str | None:
-        return None if self.silent else self.report.progress
+    from django_backwave.store.claim import Order, Taken
 
 
 def settle(
@@ -87,16 +49,67 @@ def settle(
     progress that no heartbeat has written, go with its outcome. One row that the database
     refuses is recorded as a failed attempt with that cause; the others are not delayed by it.
     """
-    ordered = sorted(reports, key=lambda report: report.job.key)
+    ordered = _ordered(reports)
     verdicts = _resolved(ordered, worker=worker, using=using)
-    entries = [_entry(report, unroutable_grace) for report in ordered if report.job.key not in verdicts]
+    entries = [
+        entry_of(report, unroutable_grace=unroutable_grace)
+        for report in ordered
+        if report.job.key not in verdicts
+    ]
     if not entries:
         return verdicts
     verdicts |= _write_or_split(entries, worker=worker, using=using, now=now)
-    rest = [entry for entry in entries if entry.key not in verdicts]
-    if rest:
-        verdicts |= _unmatched(rest, worker=worker, using=using, now=now)
-    return verdicts
+    return _with_unmatched(verdicts, entries, worker=worker, using=using, now=now)
+
+
+def settle_and_take(
+    reports: Sequence[Report],
+    order: Order,
+    *,
+    worker: str,
+    unroutable_grace: float,
+    using: str,
+    now: datetime | None = None,
+) -> tuple[dict[Key, Verdict], Taken]:
+    """Do what ``settle`` and then ``take`` do, in one transaction, and in one statement where there is one.
+
+    If it fails, both may have been applied, or neither.
+    """
+    if not is_postgres(using) or any(isinstance(report.outcome, InDoubt) for report in reports):
+        return _one_after_the_other(
+            reports, order, worker=worker, unroutable_grace=unroutable_grace, using=using, now=now
+        )
+    entries = [entry_of(report, unroutable_grace=unroutable_grace) for report in _ordered(reports)]
+    order = look(order, using=using, now=now)
+    try:
+        answer = postgres.run(entries, order, worker=worker, using=using, now=now)
+    except Exception as error:
+        if not refuses_data(error):
+            raise
+        return _one_after_the_other(
+            reports, order, worker=worker, unroutable_grace=unroutable_grace, using=using, now=now
+        )
+    _trim(entries, answer.verdicts, using=using)
+    verdicts = _with_unmatched(answer.verdicts, entries, worker=worker, using=using, now=now)
+    return verdicts, taken(order, answer)
+
+
+def _one_after_the_other(
+    reports: Sequence[Report],
+    order: Order,
+    *,
+    worker: str,
+    unroutable_grace: float,
+    using: str,
+    now: datetime | None,
+) -> tuple[dict[Key, Verdict], Taken]:
+    verdicts = settle(reports, worker=worker, unroutable_grace=unroutable_grace, using=using, now=now)
+    return verdicts, take(order, worker=worker, using=using, now=now)
+
+
+def _ordered(reports: Sequence[Report]) -> list[Report]:
+    """Return reports in the order in which rows are locked."""
+    return sorted(reports, key=lambda report: report.job.key)
 
 
 def _resolved(reports: Sequence[Report], *, worker: str, using: str) -> dict[Key, Verdict]:
@@ -120,7 +133,7 @@ def complete(
     Waits for the row if somebody else has locked it. Returns whether the fence let it through; if not,
     nothing was written, and the caller must roll back.
     """
-    entry = _entry(report, 0.0)
+    entry = entry_of(report, unroutable_grace=0.0)
     at = clock.read(using, now)
     with by_primary_key(using):
         if not leases.update(**_values([entry], at)):
@@ -134,25 +147,19 @@ def complete(
     return True
 
 
-def _insert_tags(matched: Sequence[_Entry], using: str) -> None:
+def _insert_tags(matched: Sequence[Entry], using: str) -> None:
     tagged = [entry for entry in matched if entry.tags]
     insert_tags({entry.key.job_id: entry.tags for entry in tagged}, using=using)
     _trim_tags(tagged, using)
 
 
-def _trim_tags(tagged: Sequence[_Entry], using: str) -> None:
+def _trim_tags(tagged: Sequence[Entry], using: str) -> None:
     """See to the bound, which an enqueue and one attempt cannot exceed."""
     trim_tags([entry.key.job_id for entry in tagged if entry.key.attempt > 1], using=using)
 
 
-def _entry(report: Report, grace: float) -> _Entry:
-    job = report.job
-    decision = decide(report.outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace)
-    return _Entry(report, decision)
-
-
 def _write_or_split(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+    entries: list[Entry], *, worker: str, using: str, now: datetime | None
 ) -> dict[Key, Verdict]:
     try:
         return _write(entries, worker=worker, using=using, now=now)
@@ -165,7 +172,7 @@ def _write_or_split(
         return _write_or_give_way(_refused(entries[0], error), worker=worker, using=using, now=now)
 
 
-def _write_or_give_way(entry: _Entry, *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+def _write_or_give_way(entry: Entry, *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
     """Write a refused outcome as a failure; without its history if even that is refused.
 
     A row with the attempt's number, made by hand, must not keep a job running for ever.
@@ -175,15 +182,15 @@ def _write_or_give_way(entry: _Entry, *, worker: str, using: str, now: datetime 
     except Exception as error:
         if not refuses_data(error):
             raise
-        return _write([replace(entry, silent=True)], worker=worker, using=using, now=now)
+        return _write([entry._replace(silent=True)], worker=worker, using=using, now=now)
 
 
-def _write(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+def _write(entries: list[Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
     write = _write_postgres if is_postgres(using) else _write_portable
     return write(entries, worker=worker, using=using, now=now)
 
 
-def _refused(entry: _Entry, error: Exception) -> _Entry:
+def _refused(entry: Entry, error: Exception) -> Entry:
     """Turn an outcome that the database refuses into a failure that it will take."""
     kind = type(error)
     told = ascii(str(error))[1:1001]
@@ -192,10 +199,22 @@ def _refused(entry: _Entry, error: Exception) -> _Entry:
         message=f"The database refused to store this attempt's outcome: {told}",
         traceback="",
     )
-    return _entry(replace(entry.report, outcome=Failed(info)), 0.0)
+    return entry_of(entry.report._replace(outcome=Failed(info)), unroutable_grace=0.0)
 
 
-def _unmatched(entries: list[_Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+def _with_unmatched(
+    verdicts: dict[Key, Verdict],
+    entries: list[Entry],
+    *,
+    worker: str,
+    using: str,
+    now: datetime | None,
+) -> dict[Key, Verdict]:
+    rest = [entry for entry in entries if entry.key not in verdicts]
+    return verdicts | _unmatched(rest, worker=worker, using=using, now=now) if rest else verdicts
+
+
+def _unmatched(entries: list[Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
     """Tell stale reports from rows that were only locked, and from writes that had been applied before.
 
     A report sent before may have been applied by a COMMIT whose reply was lost. That commit may still be
@@ -240,125 +259,18 @@ def _verdict(*, cancelled: bool) -> Verdict:
     return Verdict.CANCELLED if cancelled else Verdict.APPLIED
 
 
-# PostgreSQL: guard, job rows, attempt rows and tags in one statement, which is one transaction.
-
-_READY, _SUCCEEDED = JobState.READY.value, JobState.SUCCEEDED.value
-_CANCELLED = JobState.CANCELLED.value
-
-
-@cache
-def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str:
-    # LATERAL with a lock: a plain join with unnest makes the planner scan the table for each batch.
-    # ``tags`` is None for a batch without any: most are, and pay for nothing.
-    tagged = f"""
-        , tagged AS (
-            INSERT INTO {tags} (job_id, "key", "value")
-            SELECT m.id, t.word_key, t.word_value
-              FROM unnest(%(tag_ids)s::uuid[], %(tag_numbers)s::int[], %(tag_keys)s::varchar[],
-                   %(tag_values)s::varchar[]) AS t(id, attempt, word_key, word_value)
-              JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
-            ON CONFLICT DO NOTHING
-        )"""
-    return f"""
-        WITH mine AS MATERIALIZED (
-            SELECT v.*, held.cancelled
-              FROM unnest(%(ids)s::uuid[], %(numbers)s::int[], %(states)s::smallint[],
-                   %(outcomes)s::varchar[], %(failures)s::int[], %(due_ins)s::float8[],
-                   %(causes)s::text[], %(outputs)s::text[], %(unroutables)s::bool[],
-                   %(recordeds)s::bool[], %(starts)s::timestamptz[], %(classes)s::text[],
-                   %(messages)s::text[], %(tracebacks)s::text[], %(progresses)s::text[])
-                AS v(id, attempt, state, outcome, failures, due_in, cause, output, unroutable,
-                   recorded, started_at, error_class, message, traceback, progress)
-             CROSS JOIN LATERAL (
-                SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled
-                  FROM {jobs} j
-                 WHERE {fence.GUARD.format(instant=instant)}
-                   FOR NO KEY UPDATE SKIP LOCKED) held
-        ), settled AS (
-            UPDATE {jobs} j
-               SET state = CASE WHEN m.cancelled THEN {_CANCELLED} ELSE m.state END,
-                   failures = m.failures,
-                   due_at = CASE WHEN m.cancelled OR m.due_in IS NULL THEN j.due_at
-                            ELSE {instant} + make_interval(secs => m.due_in) END,
-                   worker = '', lease_expires_at = NULL,
-                   started_at = COALESCE(m.started_at, j.started_at),
-                   finished_at = CASE WHEN NOT m.cancelled AND m.state = {_READY} THEN NULL
-                                 ELSE {instant} END,
-                   cause = CASE WHEN m.cancelled THEN %(cancel_cause)s ELSE m.cause END,
-                   output = m.output, progress = COALESCE(m.progress, j.progress),
-                   unroutable_since = CASE WHEN m.unroutable
-                                      THEN COALESCE(j.unroutable_since, {instant}) END
-              FROM mine m WHERE j.id = m.id
-        ), history AS (
-            INSERT INTO {attempts} (job_id, number, worker, started_at, finished_at, outcome,
-                   error_class, message, traceback)
-            SELECT m.id, m.attempt, %(worker)s, m.started_at, {instant},
-                   CASE WHEN m.cancelled THEN %(cancelled)s ELSE m.outcome END,
-                   m.error_class, m.message, m.traceback
-              FROM mine m WHERE m.recorded
-        ){tagged if tags else ""}
-        SELECT id, attempt, cancelled OR state = {_CANCELLED} FROM mine
-    """
-
-
 def _write_postgres(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+    entries: list[Entry], *, worker: str, using: str, now: datetime | None
 ) -> dict[Key, Verdict]:
-    connection = connections[using]
-    quote = connection.ops.quote_name
-    tagged = [entry for entry in entries if entry.tags]
-    sql = _settle_sql(
-        quote(Job._meta.db_table),
-        quote(Attempt._meta.db_table),
-        quote(Tag._meta.db_table) if tagged else None,
-        clock.instant_sql(now),
-    )
-    values = {
-        **_arrays(entries),
-        **_tag_arrays(tagged),
-        "worker": worker,
-        "now": now,
-        "cancel_cause": CANCEL_CAUSE,
-        "cancelled": AttemptOutcome.CANCELLED.value,
-    }
-    with single_statement(using), connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        rows = cursor.fetchall()
-    matched = {Key(job_id, number): _verdict(cancelled=cancelled) for job_id, number, cancelled in rows}
+    verdicts = postgres.run(entries, None, worker=worker, using=using, now=now).verdicts
+    _trim(entries, verdicts, using=using)
+    return verdicts
+
+
+def _trim(entries: Sequence[Entry], matched: Collection[Key], *, using: str) -> None:
+    """See to the bounds of what hangs on the jobs written."""
     trim_attempts(matched, using=using)
-    _trim_tags([entry for entry in tagged if entry.key in matched], using)
-    return matched
-
-
-def _tag_arrays(tagged: Sequence[_Entry]) -> dict[str, list[Any]]:
-    words = [(entry.key, key, value) for entry in tagged for key, value in entry.tags]
-    return {
-        "tag_ids": [key.job_id for key, _, _ in words],
-        "tag_numbers": [key.attempt for key, _, _ in words],
-        "tag_keys": [word for _, word, _ in words],
-        "tag_values": [word for _, _, word in words],
-    }
-
-
-def _arrays(entries: list[_Entry]) -> dict[str, list[Any]]:
-    errors = [entry.decision.error for entry in entries]
-    return {
-        "ids": [entry.key.job_id for entry in entries],
-        "numbers": [entry.key.attempt for entry in entries],
-        "states": [entry.decision.state.value for entry in entries],
-        "outcomes": [entry.decision.outcome.value for entry in entries],
-        "failures": [entry.decision.failures for entry in entries],
-        "due_ins": [entry.decision.due_in for entry in entries],
-        "causes": [entry.decision.cause for entry in entries],
-        "outputs": [entry.decision.output for entry in entries],
-        "unroutables": [entry.decision.unroutable for entry in entries],
-        "recordeds": [entry.recorded for entry in entries],
-        "starts": [entry.started_at for entry in entries],
-        "classes": [error.class_path if error else "" for error in errors],
-        "messages": [error.message if error else "" for error in errors],
-        "tracebacks": [error.traceback if error else "" for error in errors],
-        "progresses": [entry.progress for entry in entries],
-    }
+    _trim_tags([entry for entry in entries if entry.tags and entry.key in matched], using)
 
 
 # Elsewhere: lock what is free, then one fenced UPDATE for all that get the same, then the attempt rows.
@@ -369,7 +281,7 @@ class _TornGroup(Exception):
 
 
 def _write_portable(
-    entries: list[_Entry], *, worker: str, using: str, now: datetime | None
+    entries: list[Entry], *, worker: str, using: str, now: datetime | None
 ) -> dict[Key, Verdict]:
     write = partial(_write_groups, entries, worker=worker, using=using, now=now)
     try:
@@ -381,15 +293,15 @@ def _write_portable(
 
 
 def _write_groups(
-    entries: list[_Entry],
+    entries: list[Entry],
     *,
-    group_key: Callable[[_Entry], Hashable],
+    group_key: Callable[[Entry], Hashable],
     worker: str,
     using: str,
     now: datetime | None,
-) -> list[_Entry]:
-    groups: defaultdict[Hashable, list[_Entry]] = defaultdict(list)
-    matched: list[_Entry] = []
+) -> list[Entry]:
+    groups: defaultdict[Hashable, list[Entry]] = defaultdict(list)
+    matched: list[Entry] = []
     with writing(using):
         for entry in _free_entries(entries, using):
             groups[group_key(entry)].append(entry)
@@ -411,7 +323,7 @@ def _write_groups(
     return matched
 
 
-def _free_entries(entries: list[_Entry], using: str) -> list[_Entry]:
+def _free_entries(entries: list[Entry], using: str) -> list[Entry]:
     """Lock the rows that nobody else has locked, and return their entries as a cancel changes them."""
     leases = Lease.objects.using(using).of([entry.key.job_id for entry in entries]).order_by("pk")
     cancels = dict(unlocked(leases, using=using).values_list("pk", "cancel_requested_at"))
@@ -422,26 +334,25 @@ def _free_entries(entries: list[_Entry], using: str) -> list[_Entry]:
     ]
 
 
-def _same_values(entry: _Entry) -> Hashable:
-    decision = replace(entry.decision, outcome=AttemptOutcome.SUCCEEDED, error=None)
+def _same_values(entry: Entry) -> Hashable:
+    decision = entry.decision._replace(outcome=AttemptOutcome.SUCCEEDED, error=None)
     return (entry.key.attempt, entry.progress, decision)
 
 
-def _under_cancel(entry: _Entry) -> _Entry:
+def _under_cancel(entry: Entry) -> Entry:
     if entry.decision.state is JobState.SUCCEEDED:
         return entry
-    decision = replace(
-        entry.decision,
+    decision = entry.decision._replace(
         state=JobState.CANCELLED,
         outcome=AttemptOutcome.CANCELLED,
         cause=CANCEL_CAUSE,
         due_in=None,
         recorded=entry.recorded,
     )
-    return replace(entry, decision=decision)
+    return entry._replace(decision=decision)
 
 
-def _values(group: list[_Entry], at: datetime) -> dict[str, Any]:
+def _values(group: list[Entry], at: datetime) -> dict[str, Any]:
     """Return what to write to the rows of a group; only their starts may differ."""
     decision = group[0].decision
     values: dict[str, Any] = {
@@ -456,13 +367,9 @@ def _values(group: list[_Entry], at: datetime) -> dict[str, Any]:
         "worker": "",
         "state": decision.state.value,
     }
-    starts = [
-        When(pk=entry.key.job_id, then=Value(entry.started_at, output_field=InstantField()))
-        for entry in group
-        if entry.started_at is not None
-    ]
+    starts = {entry.key.job_id: entry.started_at for entry in group if entry.started_at is not None}
     if starts:
-        values["started_at"] = Case(*starts, default=F("started_at"))
+        values["started_at"] = InstantByKey("started_at", starts)
     if decision.due_in is not None:
         values["due_at"] = clock.after(at, decision.due_in)
     if group[0].progress is not None:
@@ -470,7 +377,7 @@ def _values(group: list[_Entry], at: datetime) -> dict[str, Any]:
     return values
 
 
-def _attempt(entry: _Entry, worker: str, at: datetime) -> Attempt:
+def _attempt(entry: Entry, worker: str, at: datetime) -> Attempt:
     error = entry.decision.error
     return Attempt(
         job_id=entry.key.job_id,

@@ -80,9 +80,9 @@ class _Threads(ThreadPoolExecutor):
 class Coroutines:
     """Runs async handlers, as many at once as are submitted, each in a slot that is used again."""
 
-    def __init__(self, *, finished: Callable[[Report], None]) -> None:
-        """Take the callback for ended attempts; it is called in the loop's thread."""
-        self._finished = finished
+    def __init__(self, *, ended: Callable[[Report], Execution | None]) -> None:
+        """Take the callback for ended attempts; what it returns runs next in the same slot."""
+        self._ended = ended
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(_task_factory)
         self._loop.set_default_executor(_Threads())
@@ -129,16 +129,18 @@ class Coroutines:
             hygiene = Hygiene()
             touch_shared()
             base = contextvars.copy_context()
+            following: Execution | None = None
             while True:
-                execution = await self._undisturbed(inbox.get())
+                execution = following or await self._undisturbed(inbox.get())
                 if execution is None:
                     continue
                 await self._undisturbed(_in_own_thread(mine, hygiene.before))
                 report = await self._attempt(execution, base.copy())
                 # Runs behind whatever the handler left in its thread: so it has really stopped now.
                 await self._undisturbed(_in_own_thread(mine, hygiene.after))
-                self._idle.append(inbox)
-                self._finished(report)
+                following = self._ended(report)
+                if following is None:
+                    self._idle.append(inbox)
 
     async def _attempt(self, execution: Execution, context: contextvars.Context) -> Report:
         offspring = _Offspring()

@@ -28,7 +28,7 @@ from django_backwave.core.outcome import (
 )
 from django_backwave.core.protocol import Claimed, Report, StopReason
 from django_backwave.exceptions import GiveUp, NotAtomic, NotOnce, Retry, Snooze, Stopped
-from django_backwave.models.fields import decode_json
+from django_backwave.core.jsontext import decode_json
 from django_backwave.notes import Notes
 from django_backwave.payload import encode_output
 from django_backwave.store import clock as database_clock
@@ -58,6 +58,7 @@ BUSY_DELAY = 1.0
 class Execution:
     """An attempt that this worker runs. Its instants are monotonic seconds.
 
+    ``taken_at``: when it got its slot, ``started_at``: when its handler began.
     ``interrupt``: what cancels the handler while it runs, if it is async. ``completed``: told when an atomic
     block has recorded the success while the handler goes on. ``began``: told when the handler starts, in its
     context. ``overdue``: the report made for it when it had not stopped at its time-out. ``notes``: what the
@@ -72,6 +73,7 @@ class Execution:
     using: str = field(kw_only=True)
     completed: Callable[[], None] = field(kw_only=True)
     overdue: Report | None = field(default=None, repr=False)
+    taken_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
     error: BaseException | None = field(default=None, repr=False)
@@ -115,6 +117,7 @@ class Execution:
 
     def run(self) -> Report:
         """Run the handler, unless the attempt is to stop before it starts. Raises nothing."""
+        self.taken_at = clock.monotonic()
         try:
             call = self._route()
             if isinstance(call, _Call):
@@ -125,6 +128,7 @@ class Execution:
 
     async def arun(self) -> Report:
         """Do what ``run`` does with an async handler."""
+        self.taken_at = clock.monotonic()
         try:
             call = self._route()
             return self._ended(await self._aoutcome(call) if isinstance(call, _Call) else call)
@@ -132,7 +136,7 @@ class Execution:
             return self._ended(Failed(describe(error)))
 
     def never_ran(self) -> Report:
-        """Report an async handler that was cancelled, by somebody else, before its first step."""
+        """Report an attempt that was taken back, or a task cancelled by somebody, before its first step."""
         return self._ended(Released())
 
     def _route(self) -> _Call | Outcome:
@@ -349,6 +353,7 @@ class Execution:
             settled=settled,
             tags=self.notes.tags,
             progress=self.last_progress(),
+            took=None if self.taken_at is None else clock.monotonic() - self.taken_at,
         )
 
     def last_progress(self) -> str | None:

@@ -26,9 +26,9 @@ class HandlerThreads:
     Daemons, so that a handler that never returns cannot hold up the end of the process.
     """
 
-    def __init__(self, count: int, *, finished: Callable[[Report], None]) -> None:
-        """Take the callback for ended attempts; it is called in the handler's thread."""
-        self._finished = finished
+    def __init__(self, count: int, *, ended: Callable[[Report], Execution | None]) -> None:
+        """Take the callback for ended attempts; what it returns runs next in the same thread."""
+        self._ended = ended
         self._work: queue.SimpleQueue[Execution] = queue.SimpleQueue()
         self.threads = [
             threading.Thread(target=self._serve, name=f"backwave-handler-{n}", daemon=True)
@@ -48,15 +48,16 @@ class HandlerThreads:
         process = os.getpid()
         hygiene = Hygiene()
         base = _base_context()
+        following: Execution | None = None
         while True:
-            execution = self._work.get()
+            execution = following or self._work.get()
             hygiene.before()
             # A copy for each job: what one activates (language, time zone) the next never sees.
             report = base.copy().run(execution.run)
             if os.getpid() != process:
                 os._exit(0)  # a child that the handler forked, and that came back here
             hygiene.after()
-            self._finished(report)
+            following = self._ended(report)
 
 
 def _base_context() -> contextvars.Context:

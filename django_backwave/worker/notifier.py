@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING
 
 from django.db import connections
 
-from django_backwave.core.outcome import Failed, InDoubt, Snoozed, TimedOut, Unroutable, decide
+from django_backwave.core.outcome import (
+    Failed,
+    InDoubt,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+    Unroutable,
+    decide,
+)
 from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.worker.signalling import Signaller, starts_are_heard
+from django_backwave.worker.signalling import Signaller, starts_are_heard, successes_are_heard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from django_backwave.core.protocol import Report
     from django_backwave.store.claim import Late
@@ -51,11 +59,16 @@ class Notifier:
         self._queue.put(None)
         self.thread.join(timeout)
 
-    def settled(self, execution: Execution, verdict: Verdict, *, grace: float) -> None:
-        """Tell of an attempt's end: one line, with the traceback of a failure, and the signals."""
-        # An overdue handler may end with a report of its own at any time; that one does not count.
-        report = execution.overdue or execution.report
-        if report is not None:  # only ended attempts are settled; the type cannot say so
+    def settled(self, ends: Iterable[tuple[Execution, Verdict]], *, grace: float) -> None:
+        """Tell of attempts' ends: each one line, with the traceback of a failure, and the signals."""
+        silent = not (logger.isEnabledFor(logging.INFO) or successes_are_heard())
+        for execution, verdict in ends:
+            # An overdue handler may end with a report of its own at any time; that one does not count.
+            report = execution.overdue or execution.report
+            if report is None:
+                continue  # only ended attempts are settled; the type cannot say so
+            if silent and verdict is Verdict.APPLIED and isinstance(report.outcome, Succeeded):
+                continue  # most ends are of this kind, and nobody would see or hear anything
             self._put(partial(_tell_end, execution, report, verdict, grace), execution.context)
 
     def began(self, execution: Execution) -> None:
@@ -102,7 +115,7 @@ def _tell_end(
     execution: Execution, report: Report, verdict: Verdict, grace: float, signaller: Signaller
 ) -> None:
     _log_end(execution, report, verdict, grace=grace)
-    decision = decide(report.outcome, report.job.numbers, jitter=report.jitter, unroutable_grace=grace)
+    decision = decide(report.outcome, report.job, jitter=report.jitter, unroutable_grace=grace)
     signaller.ended(execution, report, verdict, decision)
 
 
@@ -114,7 +127,7 @@ def _tell_expired(leases: list[Expired], signaller: Signaller) -> None:
 
 def _log_end(execution: Execution, report: Report, verdict: Verdict, *, grace: float) -> None:
     job, outcome = report.job, report.outcome
-    decision = decide(outcome, job.numbers, jitter=report.jitter, unroutable_grace=grace)
+    decision = decide(outcome, job, jitter=report.jitter, unroutable_grace=grace)
     level, note = logging.INFO, ""
     word: str = decision.outcome.value
     error = None
@@ -171,7 +184,7 @@ def _log_too_late(execution: Execution, report: Report) -> None:
         report.job.job_id,
         report.job.name,
         report.job.attempt,
-        decide(report.outcome, report.job.numbers, jitter=0.0, unroutable_grace=0.0).outcome.value,
+        decide(report.outcome, report.job, jitter=0.0, unroutable_grace=0.0).outcome.value,
         execution.seconds,
     )
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, InterfaceError
 
@@ -31,13 +32,13 @@ from django_backwave.core.protocol import (
     Swept,
     Tick,
 )
-from django_backwave.store.claim import scan, take, take_without
+from django_backwave.store.claim import Order, Taken, scan, take
 from django_backwave.store.expire import SLICE as SWEEP_SLICE
 from django_backwave.store.expire import expire, expire_waiting
 from django_backwave.store.release import holds_unknown, release_unknown
 from django_backwave.store.retention import SLICE as PRUNE_SLICE
 from django_backwave.store.retention import prune, prune_workers
-from django_backwave.store.settle import settle
+from django_backwave.store.settle import settle, settle_and_take
 from django_backwave.worker import clock
 from django_backwave.worker.connections import drop_connection, forget_queries, own_connection
 
@@ -58,6 +59,7 @@ class Pump:
         self._worker = worker
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._errands: deque[StoreCommand] = deque()
+        self._thread: threading.Thread | None = None
         self._troubled = False
         self.round_at = clock.monotonic()
 
@@ -68,10 +70,12 @@ class Pump:
     def order(self, command: StoreCommand) -> None:
         """Have the pump carry out a command after those it has."""
         self._errands.append(command)
-        self._inbox.put(Tick(clock.monotonic()))  # it may be resting
+        if threading.current_thread() is not self._thread:
+            self._inbox.put(Tick(clock.monotonic()))  # it may be resting
 
     def run(self) -> None:
         """Serve until the driver says Exit."""
+        self._thread = threading.current_thread()
         own_connection(self._worker.using, lease=self._worker.options.lease)
         try:
             while not self._worker.exited.is_set():
@@ -84,7 +88,8 @@ class Pump:
         for event in self._events(rest):
             self._worker.feed(event)
         while self._errands and not self._worker.exited.is_set():
-            self._worker.feed(self._carry_out(self._errands.popleft()))
+            for event in self._carry_out(self._errands.popleft()):
+                self._worker.feed(event)
         forget_queries(self._worker.using)
         self.round_at = clock.monotonic()
 
@@ -107,19 +112,37 @@ class Pump:
             events.append(Finished(now, reports))
         return events or [Tick(now)]
 
-    def _carry_out(self, command: StoreCommand) -> Event:
+    def _carry_out(self, command: StoreCommand) -> list[Event]:
+        claim = None
+        if isinstance(command, Settle) and self._errands and isinstance(self._errands[0], Claim):
+            claim = self._errands.popleft()
         sent_at = clock.monotonic()
         try:
-            event = self._answer(command, sent_at)
+            if isinstance(command, Settle) and isinstance(claim, Claim):
+                events = self._settle_and_claim(command, claim, sent_at)
+            else:
+                events = [self._answer(command, sent_at)]
         except Exception as error:
             # Whatever it is, results are kept and the driver tries again after a while; a worker that
             # died of it would only hand the same trouble to the next one.
             self._trouble(command, error)
-            return CommandFailed(clock.monotonic(), command)
+            failed = [command] if claim is None else [command, claim]
+            return [CommandFailed(clock.monotonic(), each) for each in failed]
         if self._troubled:
             self._troubled = False
             logger.info("action=database_back worker=%s", self._worker.name)
-        return event
+        return events
+
+    def _settle_and_claim(self, settling: Settle, claim: Claim, sent_at: float) -> list[Event]:
+        worker = self._worker
+        verdicts, taken = settle_and_take(
+            settling.reports,
+            self._order(claim),
+            worker=worker.name,
+            unroutable_grace=worker.grace,
+            using=worker.using,
+        )
+        return [Settled(clock.monotonic(), verdicts), self._claimed(claim, taken, sent_at)]
 
     def _answer(self, command: StoreCommand, sent_at: float) -> Event:
         worker, using = self._worker, self._worker.using
@@ -128,7 +151,8 @@ class Pump:
                 due = scan(queues, using=using)
                 return Scanned(clock.monotonic(), due)
             case Claim():
-                return self._claim(command, sent_at)
+                taken = take(self._order(command), worker=worker.name, using=using)
+                return self._claimed(command, taken, sent_at)
             case Settle(reports):
                 verdicts = settle(reports, worker=worker.name, unroutable_grace=worker.grace, using=using)
                 return Settled(clock.monotonic(), verdicts)
@@ -150,21 +174,21 @@ class Pump:
                 prune_workers(using=using)
                 return Swept(clock.monotonic(), command, more=count == PRUNE_SLICE)
 
-    def _claim(self, command: Claim, sent_at: float) -> ClaimAnswered:
-        worker, past = self._worker, command.past
-        options: dict[str, Any] = {
-            "worker": worker.name,
-            "lease": worker.options.lease,
-            "using": worker.using,
-        }
-        if command.without:
-            names, queue = command.without, command.queue
-            taken, past = take_without(names, queue, command.limit, past=past, **options)
-        else:
-            taken = take(command.queue, command.limit, **options)
-        worker.notifier.late(taken.late)
-        now, late = clock.monotonic(), len(taken.late)
-        return ClaimAnswered(now, command, taken.jobs, sent_at, late=late, past=past)
+    def _order(self, command: Claim) -> Order:
+        lease = self._worker.options.lease
+        return Order(command.queue, command.limit, command.slots, lease, command.without, command.past)
+
+    def _claimed(self, command: Claim, taken: Taken, sent_at: float) -> ClaimAnswered:
+        self._worker.notifier.late(taken.late)
+        return ClaimAnswered(
+            clock.monotonic(),
+            command,
+            taken.jobs,
+            sent_at,
+            late=len(taken.late),
+            passed=taken.passed,
+            past=taken.past,
+        )
 
     def _trouble(self, command: StoreCommand, error: Exception) -> None:
         self._troubled = True

@@ -43,6 +43,11 @@ def starts_are_heard() -> bool:
     return _has_listeners(task_started) or _is_written(logging.INFO)
 
 
+def successes_are_heard() -> bool:
+    """Whether anybody wants to hear that a job succeeded, as ``starts_are_heard`` has it."""
+    return _has_listeners(task_finished) or _is_written(logging.INFO)
+
+
 def _is_written(level: int) -> bool:
     """Whether a line of Django's own comes to a handler at all.
 

@@ -31,17 +31,19 @@ from django_backwave.core.protocol import (
     Tell,
     Tick,
     Verdict,
+    Withdraw,
+    Withdrawn,
 )
 from django_backwave.notes import Notes
 from django_backwave.store import clock as database_clock
 from django_backwave.store.locking import has_row_locks
-from django_backwave.worker import clock
-from django_backwave.worker.coroutines import Coroutines
+from django_backwave.worker import clock, memory
 from django_backwave.worker.execution import Execution
-from django_backwave.worker.handlers import HandlerThreads
 from django_backwave.worker.heart import Heart
+from django_backwave.worker.listener import Listener, listening_alias
 from django_backwave.worker.notifier import Notifier
 from django_backwave.worker.pump import Pump
+from django_backwave.worker.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
     from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
     from django_backwave.notes import Progress
+    from django_backwave.worker.child import Line
 
 logger = logging.getLogger("django_backwave.worker")
 
@@ -57,6 +60,9 @@ WATCH_EVERY = 0.1
 
 #: Seconds between two touches of the heartbeat file.
 TOUCH_EVERY = 1.0
+
+#: Seconds between two looks at the memory in use.
+WEIGH_EVERY = 1.0
 
 #: Rounds that the pump and the heart may miss before the worker counts as hanging.
 MISSED_ROUNDS = 3
@@ -78,10 +84,13 @@ class Worker:
         name: str | None = None,
         heartbeat_file: Path | None = None,
         parent: int | None = None,
+        line: Line | None = None,
+        max_memory: int | None = None,
     ) -> None:
         """Prepare everything, start nothing.
 
-        ``parent``: the process that watches over this one; the worker stops if that is gone.
+        ``parent``: the process that watches over this one; the worker stops if that is gone. ``line``: the
+        one to the supervisor whose child this is. ``max_memory``: the bytes above which the worker ends.
         """
         self.options = options
         self.using = using
@@ -99,15 +108,20 @@ class Worker:
         self._one_writer = not has_row_locks(using)
         self._failed = False
         self._signals: list[int] = []
-        self._heartbeat_file = heartbeat_file
+        self._signalled = False
+        self._line = line
+        self._heartbeat_file = line or heartbeat_file
         self._parent = parent
         self._touched_at = -TOUCH_EVERY
+        self._max_memory = max_memory
+        self._weighed_at = clock.monotonic()
+        self._outgrown = False
         self._started_at: datetime | None = None
         self.notifier = Notifier()
         self.pump = Pump(self)
         self.heart = Heart(self)
-        self._handlers = HandlerThreads(options.concurrency, finished=self._finished)
-        self._coroutines = Coroutines(finished=self._finished)
+        self._listener: Listener | None = None
+        self._slots = Slots(options.concurrency, finished=self._finished)
 
     # What the threads call.
 
@@ -197,7 +211,10 @@ class Worker:
                     notes=Notes(told=self.heart.progress_told),
                 )
                 self._executions[job.key] = execution
-                (self._coroutines if execution.is_async else self._handlers).submit(execution)
+                self._slots.submit(execution)
+            case Withdraw(keys):
+                back = [execution.never_ran() for execution in self._slots.withdraw(keys)]
+                self.pump.put(Withdrawn(clock.monotonic(), back))
             case Tell(key, reason):
                 self._reach(key, lambda execution: execution.tell(reason))
             case Overdue(report):
@@ -229,11 +246,12 @@ class Worker:
             act(execution)
 
     def _tell_of_ends(self, verdicts: Mapping[Key, Verdict]) -> None:
-        for key, verdict in verdicts.items():
-            if verdict is not Verdict.LOCKED:
-                execution = self._executions.pop(key, None)
-                if execution is not None:
-                    self.notifier.settled(execution, verdict, grace=self.grace)
+        ended = {key: verdict for key, verdict in verdicts.items() if verdict is not Verdict.LOCKED}
+        executions = [(self._executions.pop(key, None), verdict) for key, verdict in ended.items()]
+        self.notifier.settled(
+            [(execution, verdict) for execution, verdict in executions if execution is not None],
+            grace=self.grace,
+        )
 
     def _ended(self, report: Report) -> None:
         """Tell of ends that no verdict follows: a success written already, or a handler that was overdue."""
@@ -288,14 +306,14 @@ class Worker:
         """Work until drained, stopped, stuck or broken; return 0, or 1 if stuck or a thread died."""
         threads = self._threads()
         previous = self._catch_signals()
+        if self._line is not None:
+            self._line.started(self.name)
         self._log_start()
         try:
             self.notifier.start()
-            self._handlers.start()
-            self._coroutines.start()
+            handlers = self._slots.start()
             for thread in threads:
                 thread.start()
-            handlers = [*self._handlers.threads, self._coroutines.thread]
             broken = self._watch([*threads, *handlers, self.notifier.thread])
         finally:
             for number, handler in previous.items():
@@ -303,10 +321,15 @@ class Worker:
         return self._end(threads, broken)
 
     def _threads(self) -> list[threading.Thread]:
-        return [
+        threads = [
             threading.Thread(target=self.pump.run, name="backwave-pump", daemon=True),
             threading.Thread(target=self.heart.run, name="backwave-heart", daemon=True),
         ]
+        alias = None if self.options.drain else listening_alias(self.using)  # one that drains never idles
+        if alias is not None:
+            self._listener = Listener(self, alias)
+            threads.append(threading.Thread(target=self._listener.run, name="backwave-listener", daemon=True))
+        return threads
 
     def _log_start(self) -> None:
         queues = "all" if self.options.queues is None else ",".join(self.options.queues)
@@ -326,9 +349,10 @@ class Worker:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         # Only a list is touched: this may interrupt the main thread anywhere, with any lock held.
-        if self._signals:
+        if self._signalled:
             os.write(2, b"action=worker_killed reason=second_signal\n")
             os._exit(128 + number)
+        self._signalled = True
         self._signals.append(number)
 
     @property
@@ -344,7 +368,7 @@ class Worker:
         """Wait for the end; return the name of a thread that died, None if all is well."""
         told = False
         while not self.exited.wait(WATCH_EVERY):
-            if self.orphaned and not self._signals:
+            if (self.orphaned or (self._line is not None and self._line.cut)) and not self._signals:
                 self.stop()
             if self._signals and not told:
                 told = True
@@ -360,9 +384,35 @@ class Worker:
             if dead and not self.exited.is_set():
                 return dead[0]
             self._touch_heartbeat_file()
+            self._weigh()
             # The pump may be waiting for the database, and time-outs must not.
             self.feed(Tick(clock.monotonic()))
         return None
+
+    @property
+    def recycled(self) -> bool:
+        """Whether it has ended for ``max_jobs`` or ``max_memory``, so that a fresh one should go on."""
+        with self._lock:
+            return self._outgrown or self._driver.limit_reached()
+
+    def _weigh(self) -> None:
+        """Claim nothing more, and end after what runs, once this process has grown too large."""
+        now = clock.monotonic()
+        if self._max_memory is None or self._outgrown or now - self._weighed_at < WEIGH_EVERY:
+            return
+        self._weighed_at = now
+        resident = memory.resident()
+        if resident > self._max_memory:
+            self._outgrown = True
+            logger.info(
+                "action=memory_reached worker=%s megabytes=%s limit=%s running=%s: it claims nothing more, "
+                "and ends after what runs",
+                self.name,
+                resident // memory.MEGABYTE,
+                self._max_memory // memory.MEGABYTE,
+                len(self._executions),
+            )
+            self.pump.put(StopRequested(now, patient=True))
 
     def _touch_heartbeat_file(self) -> None:
         if self._heartbeat_file is None:
@@ -377,6 +427,8 @@ class Worker:
     def _end(self, threads: list[threading.Thread], broken: str | None) -> int:
         self.exited.set()
         self.heart.stop()
+        if self._listener is not None:
+            self._listener.stop()
         for thread in threads:
             thread.join(timeout=1.0)
         for job in self._stuck:

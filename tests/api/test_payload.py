@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from django_backwave import payload
 from django_backwave.exceptions import InvalidArguments, InvalidJob
-from django_backwave.models.fields import decode_json
+from django_backwave.core.jsontext import decode_json
 
 WHERE = "shop.jobs.pay"
 

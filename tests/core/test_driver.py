@@ -40,7 +40,7 @@ def test_a_worker_begins_with_a_sweep_and_a_scan():
 
 def test_a_job_is_scanned_claimed_started_and_settled():
     bench = Bench(concurrency=4)
-    assert bench.scanned(mail=0, reports=60) == [Claim("mail", 4)]
+    assert bench.scanned(mail=0, reports=60) == [Claim("mail", 4, 4)]
 
     job = claimed()
     bench.now += 1
@@ -115,7 +115,7 @@ def test_a_wake_up_without_a_queue_scans_and_one_with_a_queue_claims():
     assert bench.woken() == [Scan(None)]
 
     bench.scanned()
-    assert bench.woken("mail") == [Claim("mail", 10)]
+    assert bench.woken("mail") == [Claim("mail", 10, 10)]
 
 
 def test_a_wake_up_for_a_queue_that_is_not_served_is_ignored():
@@ -150,19 +150,18 @@ def test_the_second_claim_waits_for_the_first():
     bench.scanned(mail=0, reports=0)
 
     assert bench.kinds() == {Sweep, Claim}
-    assert only(bench.claimed(0), Claim) == Claim("reports", 10)
+    assert only(bench.claimed(0), Claim) == Claim("reports", 10, 10)
 
 
 def test_slots_that_come_free_together_are_filled_by_one_claim():
     bench = Bench(concurrency=10, poll=60)
     jobs = bench.running(10)
-    bench.woken("mail")
     bench.now += 1
     assert of_kind(bench.finished(jobs[0]), Claim) == [], "more slots will be free in a moment"
     bench.now += LINGER / 2
     bench.finished(jobs[1])
 
-    assert bench.until(Claim, within=LINGER) == Claim("mail", 2)
+    assert bench.until(Claim, within=LINGER) == Claim("mail", 2, 2)
     assert bench.now <= START + 1 + LINGER + 1e-6
 
 
@@ -171,20 +170,20 @@ def test_half_the_slots_are_worth_a_claim_at_once():
     jobs = bench.running(4)
     bench.woken("mail")
 
-    assert Claim("mail", 2) in bench.finished(*jobs[:2])
+    assert Claim("mail", 2, 2) in bench.finished(*jobs[:2])
 
 
 def test_a_failed_claim_does_not_close_the_slots_that_it_was_for():
     bench = Bench(concurrency=10, poll=60)
     bench.running(8)
     bench.woken("mail")
-    assert bench.until(Claim, within=LINGER) == Claim("mail", 2)
+    assert bench.until(Claim, within=LINGER) == Claim("mail", 2, 2)
     bench.failed(Claim)
     bench.until(ReleaseUnknown, within=0.3)
 
     bench.swept(ReleaseUnknown)
 
-    assert Claim("mail", 2) in bench.scanned(mail=0)
+    assert Claim("mail", 2, 2) in bench.scanned(mail=0)
 
 
 def test_a_queue_that_gave_less_than_asked_for_is_asked_no_more():
@@ -217,7 +216,8 @@ def test_max_jobs_bounds_what_is_claimed_and_ends_the_worker():
     bench = Bench(concurrency=4, max_jobs=5)
     bench.swept(Sweep)
     jobs = bench.running(4)
-    assert Claim("mail", 1) in bench.finished(*jobs)
+    claim = only(bench.finished(*jobs), Claim)
+    assert (claim.limit, claim.slots) == (1, 1)
     bench.settled()
     last = bench.new_jobs(1)
     assert of_kind(bench.claimed(last), Exit) == []
@@ -239,13 +239,41 @@ def test_reports_are_written_together_as_soon_as_nothing_else_runs():
 
 def test_reports_are_written_once_they_fill_a_batch():
     bench = Bench(concurrency=4)
-    jobs = bench.running(4)
-    bench.finished(*jobs[:3])  # one still runs, and nobody is idle
-    bench.woken("mail")
-    bench.claimed(3)
-    assert Settle not in bench.kinds()
+    last, *first = bench.running(4)
+    bench.finished(*first)  # one still runs, and nobody is idle
+    second, third = bench.new_jobs(3), bench.new_jobs(1)
+    bench.claimed(second)
+    bench.finished(*second)
+    bench.claimed(third)
+    assert Settle not in {type(command) for command in bench.settled()}, "three are not enough"
 
-    assert len(only(bench.finished(jobs[3]), Settle).reports) == 4
+    [command] = bench.finished(*third)
+
+    assert [each.job for each in command.reports] == [*second, *third]
+    assert last.key in bench.driver.beating()
+
+
+def test_a_settle_goes_along_with_a_claim_however_little_there_is_to_write():
+    """Both go in one round trip, the settle first."""
+    bench = Bench(concurrency=4)
+    jobs = bench.running(4)
+    assert bench.finished(jobs[0]) == []
+
+    settle, claim = bench.finished(jobs[1])
+
+    assert [each.job for each in settle.reports] == jobs[:2]
+    assert (claim.queue, claim.limit, claim.slots) == ("mail", 2, 2)
+
+
+def test_a_claim_goes_along_with_a_settle_however_little_room_there_is():
+    bench = Bench(concurrency=10)
+    jobs = bench.running(10)
+    bench.finished(jobs[0])
+
+    settle = bench.until(Settle, within=LINGER + 1e-6)
+
+    assert [each.job for each in settle.reports] == jobs[:1]
+    assert [command.limit for command in bench.open if isinstance(command, Claim)] == [1]
 
 
 def test_a_report_waits_for_company_no_longer_than_it_may():
@@ -313,7 +341,7 @@ def test_nothing_more_is_claimed_until_what_could_not_be_written_is_written():
     assert not {Claim, Scan} & bench.kinds()
 
     assert {type(command) for command in bench.settled()} >= {Scan}
-    assert Claim("mail", 4) in bench.scanned(mail=0)
+    assert Claim("mail", 4, 4) in bench.scanned(mail=0)
 
 
 def test_waits_after_failures_grow_to_a_bound():
@@ -355,7 +383,7 @@ def test_nothing_is_handed_back_while_a_claim_is_under_way():
     bench.failed(Claim)
     bench.until(ReleaseUnknown, within=0.3)
     assert Claim not in bench.kinds()
-    assert Claim("mail", 4) in bench.swept(ReleaseUnknown)
+    assert Claim("mail", 4, 4) in bench.swept(ReleaseUnknown)
 
     assert bench.renewed({}) == []
     job = claimed()
@@ -379,7 +407,7 @@ def test_a_renewal_extends_from_the_instant_before_it_was_sent():
     bench = Bench(lease=30.0)
     first, second = bench.running(2)
     second_lease = second._replace(lease_seconds=6.0)
-    bench.driver._held[second.key].job = second_lease
+    bench.driver._held.running[second.key].job = second_lease
     bench.now += 3
     renewals = {first: Renewal.RENEWED, second: Renewal.RENEWED}
 
@@ -751,7 +779,7 @@ def test_a_resume_looks_at_once():
     bench.paused()
 
     bench.until(Scan, within=0.05)
-    assert bench.scanned(mail=0) == [Claim("mail", 10)]
+    assert bench.scanned(mail=0) == [Claim("mail", 10, 10)]
 
 
 def test_the_same_pauses_again_are_no_news():
@@ -794,9 +822,9 @@ def test_a_claim_leaves_out_paused_names_and_goes_on_where_it_stopped():
     bench = Bench()
     bench.paused(names=["b", "a"])
 
-    assert bench.scanned(mail=0) == [Claim("mail", 10, ("a", "b"))]
+    assert bench.scanned(mail=0) == [Claim("mail", 10, 10, ("a", "b"))]
     [again] = bench.claimed(0, past=places(1))
-    assert again == Claim("mail", 10, ("a", "b"), tuple(places(1)))
+    assert again == Claim("mail", 10, 10, ("a", "b"), tuple(places(1)))
     [again] = bench.claimed(0, past=places(2))
     assert again.past == tuple(places(2))
     assert bench.claimed(0, past=places(2)) == [], "that was the end of the queue"
@@ -812,7 +840,7 @@ def test_a_queue_of_paused_names_costs_one_small_claim_a_poll():
         before = bench.now
         bench.until(Scan, within=2.0)
         assert bench.now - before >= 0.7
-        assert bench.scanned(mail=0) == [Claim("mail", 10, ("a",), tuple(places(1)))]
+        assert bench.scanned(mail=0) == [Claim("mail", 10, 10, ("a",), tuple(places(1)))]
         assert bench.claimed(0, past=places(1)) == []
 
 
@@ -824,7 +852,7 @@ def test_after_a_while_it_is_looked_through_from_its_head_again():
     bench.claimed(0, past=places(1))
     bench.tick(LOOK_AGAIN)
 
-    assert bench.scanned(mail=0) == [Claim("mail", 10, ("a",))]
+    assert bench.scanned(mail=0) == [Claim("mail", 10, 10, ("a",))]
 
 
 def test_a_long_look_is_not_begun_anew_before_its_end():
@@ -832,7 +860,7 @@ def test_a_long_look_is_not_begun_anew_before_its_end():
     pauses.learn(Paused(START, frozenset(), frozenset({"a"})))
     for number in range(1, 9):
         now = START + number * LOOK_AGAIN
-        command = pauses.claim("mail", 10, now)
+        command = pauses.claim("mail", 10, 10, now)
         assert command.past == tuple(places(number - 1) if number > 1 else ())
         assert pauses.looked(ClaimAnswered(now, command, [], now, past=tuple(places(number))))
 
@@ -846,7 +874,7 @@ def test_places_are_forgotten_when_a_name_is_resumed_also_under_a_claim():
     bench.claimed(0, past=places(2))
     bench.until(Scan, within=0.1)
 
-    assert bench.scanned(mail=0) == [Claim("mail", 10, ("a",))]
+    assert bench.scanned(mail=0) == [Claim("mail", 10, 10, ("a",))]
 
 
 def test_drain_looks_to_the_end_past_paused_names():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_backwave.core.driver import STOP_GRACE, TIMEOUT_GRACE
+from django_backwave.core.driver import STOP_GRACE
+from django_backwave.core.holding import TIMEOUT_GRACE
 from django_backwave.core.outcome import TIMED_OUT_CLASS, Released, TimedOut, timed_out
 from django_backwave.core.protocol import (
     Began,

@@ -135,7 +135,7 @@ def test_a_claim_hands_over_the_row():
     assert taken.payload == payload
     assert json.loads(taken.payload)["args"] == [1e22, "€"]
     assert (taken.failures, taken.max_attempts, taken.lease_seconds) == (1, 3, 5)
-    assert (taken.numbers.backoff.base, taken.numbers.backoff.cap) == (8, 100)
+    assert (taken.backoff.base, taken.backoff.cap) == (8, 100)
     assert (taken.due_at, taken.enqueued_at, taken.claimed_at) == (NOW, NOW, NOW)
     assert taken.unroutable_for == pytest.approx(9)
 

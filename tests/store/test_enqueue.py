@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection, connections, transaction
+from django.db.models.functions import Cast
 from django.test.utils import CaptureQueriesContext
 
+from django_backwave.core.policy import Backoff
 from django_backwave.core.states import JobState
 from django_backwave.exceptions import ForeignTransaction
-from django_backwave.models import Job
+from django_backwave.models import Job, Tag
+from django_backwave.models.fields import ExactTextField
 from django_backwave.store.claim import claim, scan
 from django_backwave.store.enqueue import BATCH, insert_many, insert_one
 from django_backwave.store.expire import expire
@@ -115,6 +119,58 @@ def test_a_row_is_what_was_given():
     policy = (written.backoff_base, written.backoff_cap, written.backoff_jitter)
     assert policy == (8, 100, 0.5)
     assert (written.attempt, written.failures, written.worker) == (0, 0, "")
+
+
+HOSTILE = "\\ \" ' {},NULL %s %% \t\r\n \x01 \u2028 é 😀 \\u0041"
+
+
+def test_many_are_written_as_one_is():
+    """Each column of a row is the same, whichever way it took into the table."""
+    given = [
+        {},
+        {
+            "queue": HOSTILE[:100],
+            "name": HOSTILE,
+            "payload": f'{{"args":[{json.dumps(HOSTILE)}],"kwargs":{{}}}}',
+        },
+        {"payload": '{"args":[1e22,-0.0,1.5,9007199254740993,"ü"],"kwargs":{"a":null}}', "priority": -100},
+        {"name": "NULL", "queue": " ", "headers": '{"tenant":"a\\\\\\"b"}', "lease_seconds": 0.1 + 0.2},
+        {"run_after": NOW + timedelta(days=1, microseconds=1), "expires": NOW + timedelta(days=2)},
+        {"expires": 90.5, "max_attempts": 2**31 - 1, "timeout_seconds": 1e9, "priority": 100},
+        {"backoff": Backoff(base=1, cap=1e9, jitter=0.0), "tags": (("", "vip"), ("customer", HOSTILE[:100]))},
+    ]
+    one_by_one = [new_job(**options) for options in given]
+    together = [new_job(**options) for options in given]
+
+    for job in one_by_one:
+        insert_one(job, using="default", now=NOW)
+    insert_many(together, using="default", now=NOW)
+
+    assert [stored_row(job) for job in together] == [stored_row(job) for job in one_by_one]
+
+
+@pytest.mark.parametrize("number", [1, 2, BATCH + 1])
+def test_many_alike_are_many(number):
+    """What all of them have in common, as most have, is in each row; one is a batch, too."""
+    jobs = [new_job(expires=90.0, headers='{"a":1}') for _ in range(number)]
+
+    insert_many(jobs, using="default", now=NOW)
+
+    rows = list(Job.objects.values())
+    assert {row.pop("id") for row in rows} == {job.id for job in jobs}
+    assert len({str(row) for row in rows}) == 1
+
+
+def stored_row(job):
+    """Return everything but the key: the values as they are read, their texts as they lie there, and tags."""
+    values = Job.objects.filter(pk=job.id).values().get()
+    del values["id"]
+    texts = {
+        name: Job.objects.filter(pk=job.id).values_list(Cast(name, ExactTextField()), flat=True).get()
+        for name in ("payload", "headers")
+    }
+    tags = Tag.objects.filter(job_id=job.id).order_by("pk").values_list("key", "value")
+    return values, texts, list(tags)
 
 
 def test_ids_rise():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import chain
 
 import pytest
 from django.db import transaction
@@ -11,7 +12,7 @@ from django_backwave.core.protocol import CancelResult, RequeueResult, Verdict
 from django_backwave.core.states import JobState
 from django_backwave.models import Job
 from django_backwave.store import claim as claiming
-from django_backwave.store.claim import take
+from django_backwave.store.claim import Order, Taken, take
 from django_backwave.store.enqueue import insert_many, insert_one
 from django_backwave.store.expire import expire_waiting
 from django_backwave.store.operate import cancel, requeue
@@ -39,7 +40,7 @@ committing = pytest.mark.django_db(transaction=True)
 
 
 def claim(queue="default", limit=100, *, worker=WORKER, using="default", now=NOW):
-    return take(queue, limit, worker=worker, lease=60, using=using, now=now)
+    return take(Order(queue, limit, limit, 60), worker=worker, using=using, now=now)
 
 
 def sweep(limit=100, *, using="default", now=NOW):
@@ -142,7 +143,7 @@ def test_expired_jobs_count_as_taken():
 def test_a_job_that_is_not_due_yet_is_left_to_the_sweep():
     job = ready(run_after=after(60), expires_at=after(-1))
 
-    assert claim() == ([], [])
+    assert claim() == Taken([], [])
     assert ids(sweep()) == {job.pk}
 
 
@@ -211,7 +212,7 @@ def test_the_sweep_changes_no_finished_job(state):
     before = contents()
 
     assert sweep() == []
-    assert claim() == ([], [])
+    assert claim() == Taken([], [])
     assert contents() == before
 
 
@@ -271,7 +272,7 @@ def test_a_locked_row_is_passed_over_and_comes_later():
     job = ready(expires_at=NOW)
 
     with locked(job):
-        assert claim() == ([], [])
+        assert claim() == Taken([], [])
         assert sweep() == []
 
     assert ids(claim().late) == {job.pk}
@@ -313,15 +314,11 @@ def test_claims_and_sweeps_race():
     def work(worker):
         return lambda _: claim(limit=7, worker=worker)
 
-    shares = race(20, work(WORKER), work(STRANGER), lambda _: (sweep(limit=5), [])[::-1])
+    shares = race(20, work(WORKER), work(STRANGER), lambda _: Taken([], sweep(limit=5)))
 
-    rest = claim()
-    got = [job.job_id for share in shares for jobs_, _ in share for job in jobs_] + [
-        job.job_id for job in rest.jobs
-    ]
-    late = [job.job_id for share in shares for _, late_ in share for job in late_] + [
-        job.job_id for job in rest.late
-    ]
+    all_taken = [*chain.from_iterable(shares), claim()]
+    got = [job.job_id for taken in all_taken for job in taken.jobs]
+    late = [job.job_id for taken in all_taken for job in taken.late]
     assert sorted(got) == sorted(job.pk for job in jobs[::2])
     assert sorted(late) == sorted(job.pk for job in jobs[1::2])
     assert {row(job).attempt for job in jobs[1::2]} == {0}

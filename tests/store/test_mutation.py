@@ -12,7 +12,7 @@ from django_backwave.core.protocol import Claimed, Renewal, Verdict
 from django_backwave.core.states import JobState
 from django_backwave.models import Job, Lease
 from django_backwave.models.lease import LeaseManager, LeaseQuerySet
-from django_backwave.store import fence, heartbeat, settle
+from django_backwave.store import fence, heartbeat, postgres, settle
 from django_backwave.store.release import release_unknown
 from tests.factories import (
     LEASE,
@@ -98,7 +98,7 @@ CHECKS = {
 LINES = {  # of the guard in SQL: what each condition reads there
     "worker": "AND j.worker = %(worker)s",
     "attempt": "AND j.attempt = v.attempt",
-    "state": "AND j.state = 2",
+    "state": "AND j.state + 0 = 2",
     "expiry": "AND j.lease_expires_at > {instant}",
 }
 BATCHES = {"settle": settles, "renew": renews}
@@ -146,7 +146,7 @@ def test_each_condition_of_the_batch_guard_counts(monkeypatch, condition, write,
 @contextmanager
 def fresh_sql() -> Iterator[None]:
     """Build the batches' statements anew, and again afterwards."""
-    caches = (settle._settle_sql, heartbeat._renew_sql)
+    caches = (postgres._settle_sql, heartbeat._renew_sql)
     for cached in caches:
         cached.cache_clear()
     try:

@@ -9,7 +9,7 @@ from django_backwave.core.protocol import PauseResult, ResumeResult
 from django_backwave.core.states import JobState
 from django_backwave.models import Action, Job, Pause
 from django_backwave.store import aside, pause
-from django_backwave.store.claim import take, take_without
+from django_backwave.store.claim import Order, take
 from tests.factories import NOW, WORKER, after, ready, row, second_connection
 from tests.store.races import needs_row_locks, race, together
 
@@ -23,9 +23,9 @@ QUEUE, NAME = Pause.Kind.QUEUE, Pause.Kind.NAME
 
 def claim(names, limit=9, past=(), queue="default", now=NOW):
     """Claim without these names; return the ids taken and how far that has looked."""
-    options = {"worker": WORKER, "lease": 9.0, "using": "default", "now": now}
-    taken, past = take_without(names, queue, limit, past=past, **options)
-    return [job.job_id for job in taken.jobs], past
+    order = Order(queue, limit, limit, 9.0, tuple(names), tuple(past))
+    taken = take(order, worker=WORKER, using="default", now=now)
+    return [job.job_id for job in taken.jobs], taken.past
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_claim_with_names_and_one_without_never_take_the_same_job():
         ready(name="ab"[number % 2])
 
     def innocent(_):
-        taken = take("default", 2, worker="w:2", lease=9.0, using="default", now=NOW)
+        taken = take(Order("default", 2, 2, 9.0), worker="w:2", using="default", now=NOW)
         return [job.job_id for job in taken.jobs]
 
     first, second = race(12, lambda _: claim(["a"], 2)[0], innocent)

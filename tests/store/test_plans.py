@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Job
-from django_backwave.store.claim import claim, scan, take_without
+from django_backwave.store.claim import Order, claim, scan, take
 from django_backwave.store.expire import expire, expire_waiting
 from django_backwave.store.heartbeat import renew
 from django_backwave.store.retention import prune
@@ -216,9 +216,9 @@ class TestSqlite:
         "claim": ("backwave_claim", claim, ["default", 5], {"worker": WORKER, "lease": 60}),
         "claim without names": (
             "backwave_claim",
-            take_without,
-            [["a"], "default", 5],
-            {"worker": WORKER, "lease": 60},
+            take,
+            [Order("default", 5, 5, 60, ("a",))],
+            {"worker": WORKER},
         ),
         "scan": ("backwave_claim", scan, [None], {}),
         "scan of given queues": ("backwave_claim", scan, [["default"]], {}),

@@ -7,7 +7,7 @@ from django.db import connection
 
 from django_backwave.core.states import JobState
 from django_backwave.store import aside
-from django_backwave.store.claim import take_without
+from django_backwave.store.claim import Order, take
 from tests.factories import WORKER, ready
 from tests.store.test_plans import TABLE, assert_indexed, buffers, nodes, plan, statements
 
@@ -33,10 +33,15 @@ def crowd(django_db_setup, django_db_blocker):
         cursor.execute(f"TRUNCATE {TABLE}")
 
 
+def order(past=()):
+    """Return the order that leaves the paused name alone."""
+    return Order("paused", 10, 10, 60, ("paused",), past)
+
+
 @pytest.mark.usefixtures("crowd")
 def test_a_claim_without_paused_names_at_the_head_of_its_queue():
     """100,000 paused jobs stand first: each claim reads one window of them, and goes on behind it."""
-    calls = statements(take_without, ["paused"], "paused", 10, worker=WORKER, lease=60)
+    calls = statements(take, order(), worker=WORKER)
 
     for statement in calls:
         root = plan(*statement)
@@ -51,12 +56,10 @@ def test_a_claim_without_paused_names_at_the_head_of_its_queue():
     past, looks, taken = (), 0, []
     while not taken:
         before = past
-        found, past = take_without(
-            ["paused"], "paused", 10, past=past, worker=WORKER, lease=60, using="default"
-        )
-        looks, taken = looks + 1, found.jobs
+        found = take(order(past), worker=WORKER, using="default")
+        looks, taken, past = looks + 1, found.jobs, found.past
         assert taken or past != before
     assert [job.name for job in taken] == ["other"]
     assert looks == 100_000 // aside.WINDOW + 1
-    deep = statements(take_without, ["paused"], "paused", 10, past=past, worker=WORKER, lease=60)
+    deep = statements(take, order(past), worker=WORKER)
     assert sum(buffers(plan(*statement)) for statement in deep) < 100, "the next look is cheap"

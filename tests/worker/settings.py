@@ -9,7 +9,7 @@ BACKWAVE_TEST_USE_TZ    `no` for a project without time zones, five hours from U
 
 import os
 
-from django_backwave.core import driver, policy
+from django_backwave.core import driver, holding, policy
 from tests.settings import *  # noqa: F403
 
 BACKWAVE = {
@@ -26,5 +26,5 @@ if os.environ.get("BACKWAVE_TEST_USE_TZ") == "no":
 
 # Nobody should have to wait for these in a test.
 driver.SWEEP_EVERY = 0.5
-driver.TIMEOUT_GRACE = 0.7
+holding.TIMEOUT_GRACE = 0.7
 policy.UNROUTABLE_FIRST = 0.2

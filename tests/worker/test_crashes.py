@@ -210,7 +210,7 @@ def test_the_heartbeat_file_is_left_alone_while_a_thread_of_the_worker_hangs(tmp
     getattr(idle, hanging).round_at = time.monotonic()
     idle._touch_heartbeat_file()
     assert file.exists()
-    idle._coroutines._loop.close()  # Python warns of one that was never run
+    idle._slots._coroutines._loop.close()  # Python warns of one that was never run
 
 
 @pytest.mark.parametrize("thread", ["backwave-pump", "backwave-heart", "backwave-notifier"])

@@ -35,7 +35,7 @@ class Thread:
     def __init__(self, monkeypatch):
         self._reports = queue.SimpleQueue()
         self._tasks = {}
-        self._threads = HandlerThreads(1, finished=self._reports.put)
+        self._threads = HandlerThreads(1, ended=self._reports.put)
         monkeypatch.setattr(registry, "resolve", self._tasks.get)
         self._threads.start()
 

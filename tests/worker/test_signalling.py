@@ -78,7 +78,7 @@ def run(monkeypatch, notifier):
             job, "host:1:a", switch, claimed_at=0.0, using="default", completed=bool, began=notifier.began
         )
         contextvars.copy_context().run(execution.run)
-        notifier.settled(execution, verdict, grace=0.0)
+        notifier.settled([(execution, verdict)], grace=0.0)
         assert notifier.said()
         return execution
 
