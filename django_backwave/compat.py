@@ -1,36 +1,80 @@
-"""The one module that imports ``django.tasks``: what other modules need of it comes from here."""
+"""The one module that imports ``django.tasks``: what other modules need of it comes from here.
+
+Django 5.2 has no tasks of its own. There they come from the backport ``django_tasks``, which has the same
+classes, some of them under other names.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.tasks import (
-    DEFAULT_TASK_BACKEND_ALIAS,
-    DEFAULT_TASK_QUEUE_NAME,
-    Task,
-    TaskContext,
-    TaskResult,
-    TaskResultStatus,
-    task,
-    task_backends,
-)
-from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import DEFAULT_TASK_PRIORITY, TaskError
-from django.tasks.exceptions import (
-    InvalidTask,
-    InvalidTaskBackend,
-    TaskResultDoesNotExist,
-    TaskResultMismatch,
-)
-from django.tasks.signals import (
-    log_task_enqueued,
-    log_task_finished,
-    log_task_started,
-    task_enqueued,
-    task_finished,
-    task_started,
-)
-from django.tasks.signals import logger as tasks_logger
+import django
+
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import (
+        DEFAULT_TASK_BACKEND_ALIAS,
+        DEFAULT_TASK_QUEUE_NAME,
+        Task,
+        TaskContext,
+        TaskResult,
+        TaskResultStatus,
+        task,
+        task_backends,
+    )
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import DEFAULT_TASK_PRIORITY, TaskError
+    from django.tasks.exceptions import (
+        InvalidTask,
+        InvalidTaskBackend,
+        TaskResultDoesNotExist,
+        TaskResultMismatch,
+    )
+    from django.tasks.signals import (
+        log_task_enqueued,
+        log_task_finished,
+        log_task_started,
+        task_enqueued,
+        task_finished,
+        task_started,
+    )
+    from django.tasks.signals import logger as tasks_logger
+
+    #: The package that has Django's tasks: its own backends, too, are named by their path.
+    TASKS_PACKAGE = "django.tasks"
+else:
+    try:
+        from django_tasks import (
+            DEFAULT_TASK_BACKEND_ALIAS,
+            DEFAULT_TASK_QUEUE_NAME,
+            TaskContext,
+            TaskResult,
+            TaskResultStatus,
+            task,
+            task_backends,
+        )
+    except ImportError as error:
+        from django.core.exceptions import ImproperlyConfigured
+
+        raise ImproperlyConfigured(
+            f"Django {django.get_version()} has no tasks of its own, and the backport of them cannot be imported "
+            f"({error}). Install it: pip install 'django-backwave[django52]'. Django 6.0 needs no backport."
+        ) from error
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import DEFAULT_TASK_PRIORITY, Task, TaskError
+    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+    from django_tasks.signals import (
+        log_task_enqueued,
+        log_task_finished,
+        log_task_started,
+        task_enqueued,
+        task_finished,
+        task_started,
+    )
+    from django_tasks.signals import logger as tasks_logger
+
+    TASKS_PACKAGE = "django_tasks"
 
 # Type checkers know these classes as generic; at run time they cannot be subscripted.
 if TYPE_CHECKING:
@@ -48,6 +92,7 @@ __all__ = [
     "DEFAULT_TASK_PRIORITY",
     "DEFAULT_TASK_QUEUE_NAME",
     "LOG_RECEIVERS",
+    "TASKS_PACKAGE",
     "AnyContext",
     "AnyResult",
     "AnyTask",

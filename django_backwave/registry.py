@@ -13,6 +13,7 @@ from django_backwave.exceptions import DuplicateJobName
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from django_backwave.compat import AnyTask
     from django_backwave.jobs import BackWaveTask
 
 
@@ -72,7 +73,7 @@ names = _registry.names
 tasks = _registry.tasks
 
 
-def binds(task: BackWaveTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def binds(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return why these arguments do not fit the task's function, or None if they do."""
     context = (None,) if task.takes_context else ()
     if not kwargs:

@@ -7,12 +7,12 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning, register
 
-from django_backwave.compat import task_backends
+from django_backwave.compat import TASKS_PACKAGE, task_backends
 
 #: Backends of Django that keep no job.
 FORGETFUL = {
-    "django.tasks.backends.immediate.ImmediateBackend": "runs tasks inside the request",
-    "django.tasks.backends.dummy.DummyBackend": "never runs a task",
+    f"{TASKS_PACKAGE}.backends.immediate.ImmediateBackend": "runs tasks inside the request",
+    f"{TASKS_PACKAGE}.backends.dummy.DummyBackend": "never runs a task",
 }
 
 

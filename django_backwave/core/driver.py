@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from django_backwave.core.ahead import PATIENCE, Ahead
 from django_backwave.core.dispatch import Rotation
 from django_backwave.core.holding import Held, Holding
+from django_backwave.core.lookout import Lookout
 from django_backwave.core.pauses import Pauses
 from django_backwave.core.protocol import (
     Began,
@@ -50,12 +51,13 @@ from django_backwave.core.protocol import (
     Withdrawn,
     Woken,
 )
+from django_backwave.core.upkeep import LOCKED_RETRY, Upkeep
 from django_backwave.core.watermarks import Watermarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from django_backwave.core.protocol import Claimed, Command, Event, Key, Report, StoreCommand
+    from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
 
 #: Reports that one settle writes at most.
 BATCH = 250
@@ -63,23 +65,13 @@ BATCH = 250
 #: The longest time, in seconds, that a report or a free slot waits for company.
 LINGER = 0.02
 
-#: The first wait of an idle worker, in seconds; it doubles up to the poll interval.
-EAGER = 0.025
-
-#: Seconds between sweeps, and between prunes.
-SWEEP_EVERY, PRUNE_EVERY = 4.0, 60.0
-
-#: While there is work a scan is followed by so many times as long without one, up to so many seconds.
-SCAN_SHARE, SCAN_CAP = 20, 10.0
-
 #: The longest time, in seconds, between two heartbeats, so that cancel is quick.
 BEAT_EVERY = 5.0
 
 #: Seconds that handlers told to stop at shutdown are waited for, and then their reports.
 STOP_GRACE, FLUSH_GRACE = 3.0, 5.0
 
-#: Seconds before a locked row is tried again; the first and the longest wait after a database error.
-LOCKED_RETRY = 0.25
+#: The first and the longest wait, in seconds, after a database error.
 TROUBLE_FIRST, TROUBLE_CAP = 0.25, 5.0
 
 
@@ -113,23 +105,12 @@ class Driver:
         self._brought_at = now  # when the last claim brought something
         self._withdrawing = False
         self._claiming: Claim | None = None
-        self._scanning = False
-        self._scan_sent_at = now
-        self._upkeep: set[type] = set()  # kinds of sweep and prune that are under way
+        self._lookout = Lookout(now, poll=options.poll, random=random)
+        self._upkeep = Upkeep(now, random)
         self._started = 0
-        self._idle = 0
-        self._told: set[str] = set()  # queues of which a wake-up has told
-        self._calm = False  # no job has come up since the latest scan was sent …
-        self._fresh = False  # … and this is what it was when that scan was answered
         self._room_since: float | None = now
-        self._next_scan = now
-        self._next_sweep = now
-        self._next_prune = now + PRUNE_EVERY * random()
         self._trouble = 0
         self._quiet_until = now
-        self._doubt_until = now
-        self._release_due = False
-        self._release_at = now
         self._unwritten = False  # the last settle failed
         self._stopping = False
         self._stop_at: float | None = None
@@ -177,14 +158,13 @@ class Driver:
         if not self._held.settling:
             times += [held.write_at for held in self._held.buffered.values()]
         if self._may_claim() and self._room() > 0:
-            times.append(self._next_scan)
+            times.append(self._lookout.next_at)
             if self._rotation and self._room_since is not None:
                 times.append(self._room_since + LINGER)
-        if self._may_release(max(now, self._release_at)):
-            times.append(max(now, self._release_at))
+        if not self._claiming:
+            times += self._upkeep.release_at(now)
         if not self._ending:
-            upkeep = {Sweep: self._next_sweep, Prune: self._next_prune}
-            times += [at for kind, at in upkeep.items() if kind not in self._upkeep]
+            times += self._upkeep.chores_at()
         return times
 
     # Taking in what happened.
@@ -214,7 +194,7 @@ class Driver:
             case Scanned():
                 self._scanned(event)
             case Swept(now, command, more):
-                self._swept(now, command, more=more)
+                self._upkeep.done(now, command, more=more)
             case CommandFailed():
                 self._failed(event)
             case Woken(now, queue):
@@ -235,12 +215,11 @@ class Driver:
         self._wary = event.passed > 0
         if len(event.jobs) + event.late + event.passed < event.command.limit and not more:
             self._rotation.drop(event.command.queue)
-            self._told_in_vain(event.command.queue, event.now)
-            if not self._rotation:
-                self._next_scan = min(self._next_scan, event.now + self.options.poll)
+            self._lookout.came_short(event.command.queue, event.now, busy=bool(self._rotation))
         if self._ending:
             # Stopped while the claim was under way: what it took goes back before anything of it starts.
-            self._release_due = self._release_due or bool(event.jobs)
+            if event.jobs:
+                self._upkeep.want_release()
             return []
         if event.jobs or event.late:
             self._stirred(event.now)
@@ -297,15 +276,11 @@ class Driver:
                 del self._held.settling[key]
 
     def _stirred(self, now: float) -> None:
-        """Look again soon: where there was work there may be more, and what ran may have enqueued."""
-        self._fresh = self._calm = False
-        self._idle = 0
-        if not self._rotation:
-            self._next_scan = min(self._next_scan, now + EAGER)
+        self._lookout.stirred(now, busy=bool(self._rotation))
 
     def _renewed(self, event: Renewed) -> list[Command]:
-        if event.now < self._doubt_until:
-            self._release_due = True
+        if self._upkeep.in_doubt(event.now):
+            self._upkeep.want_release()
         commands: list[Command] = []
         for key, renewal in event.renewals.items():
             held = self._held.get(key)
@@ -324,45 +299,18 @@ class Driver:
         return commands
 
     def _scanned(self, event: Scanned) -> None:
-        self._scanning = False
-        self._fresh = self._calm
         self._trouble = 0
-        open_queues = event.due.keys() - self._pauses.queues  # else a paused one would wake us for nothing
-        due = [queue for queue, seconds in event.due.items() if queue in open_queues and seconds <= 0]
-        self._rotation.add(due)
-        self._idle = 0 if due else self._idle + 1
-        wait = min(self.options.poll, EAGER * 2.0 ** min(self._idle, 32))
-        wait = self.options.poll if due else wait * (0.75 + 0.5 * self._random())
-        if self._rotation:
-            # Behind an old snapshot a scan may be dear; then it must not take most of the time.
-            wait = max(wait, min(SCAN_SHARE * (event.now - self._scan_sent_at), SCAN_CAP))
-        later = [event.due[queue] for queue in open_queues if event.due[queue] > 0]
-        self._next_scan = event.now + min([wait, *later])
-
-    def _told_in_vain(self, queue: str, now: float) -> None:
-        """Look again soon if a wake-up told of a queue: not each job is told of, and one may be under way."""
-        if queue in self._told:
-            self._told.discard(queue)
-            self._idle = 0
-            self._next_scan = min(self._next_scan, now + EAGER)
+        closed = self._pauses.queues
+        self._rotation.add(self._lookout.answered(event, closed=closed, busy=bool(self._rotation)))
 
     def _woken(self, queue: str | None, now: float) -> None:
         if queue is None:
-            self._next_scan = min(self._next_scan, now)
+            self._lookout.by(now)
         elif queue not in self._pauses.queues and (
             self.options.queues is None or queue in self.options.queues
         ):
             self._rotation.add([queue])
-            self._told.add(queue)
-
-    def _swept(self, now: float, command: StoreCommand, *, more: bool) -> None:
-        self._upkeep.discard(type(command))
-        if isinstance(command, ReleaseUnknown) and more:
-            self._release_due, self._release_at = True, now + LOCKED_RETRY
-        if isinstance(command, Sweep) and more:
-            self._next_sweep = now
-        if isinstance(command, Prune) and more:
-            self._next_prune = now + 1.0
+            self._lookout.told(queue)
 
     def _paused(self, event: Paused) -> list[Command]:
         for queue in event.queues:
@@ -370,7 +318,7 @@ class Driver:
         if not self._pauses.learn(event):
             return []
         self._stirred(event.now)
-        self._next_scan = min(self._next_scan, event.now + EAGER)
+        self._lookout.soon(event.now)
         # What has begun runs on.
         return self._withdraw(
             held.job.key
@@ -384,19 +332,15 @@ class Driver:
                 # It may have committed, or may commit yet: whatever it took is handed back.
                 self._claiming = None
                 self._room_since = event.now
-                self._doubt_until = event.now + self.options.lease
-                self._release_due = True
+                self._upkeep.doubt(event.now + self.options.lease)
             case Settle(reports):
                 self._unwritten = True
                 for report in reports:
                     self._held.unwritten(report.job.key, event.now, in_doubt=True)
             case Scan():
-                self._scanning = False
-            case ReleaseUnknown():
-                self._release_due = True
-                self._upkeep.discard(ReleaseUnknown)
-            case Sweep() | Prune():
-                self._upkeep.discard(type(event.command))
+                self._lookout.failed()
+            case ReleaseUnknown() | Sweep() | Prune():
+                self._upkeep.failed(event.command)
         self._trouble += 1
         wait = min(TROUBLE_CAP, TROUBLE_FIRST * 2.0 ** min(self._trouble - 1, 32))
         self._quiet_until = event.now + wait * (0.5 + 0.5 * self._random())
@@ -412,7 +356,7 @@ class Driver:
     def _errands(self, now: float) -> list[Command]:
         """Decide what to ask of the database. A settle and a claim go together: they share a round trip."""
         fresh = self._fresh_reports(now)
-        others = [*self._release(now), *self._upkeep_due(now), *self._scan(now)]
+        others = [*self._chores(now), *self._scan(now)]
         claim = self._claim(now, along=self._must_settle(fresh, now))
         if not claim and not self._must_settle(fresh, now):
             return others
@@ -431,12 +375,10 @@ class Driver:
         full = min(BATCH, max(self.options.concurrency, self._capacity // 2))
         return len(fresh) >= full or any(held.write_at <= now for held in fresh)
 
-    def _release(self, now: float) -> list[Command]:
-        if not self._may_release(now):
-            return []
-        self._release_due = False
-        self._upkeep.add(ReleaseUnknown)
-        return [ReleaseUnknown(frozenset(self._held.keys()))]
+    def _chores(self, now: float) -> list[Command]:
+        # A claim under way is never met by a release: that would hand back what the claim returns.
+        release = [] if self._claiming else self._upkeep.release(now, self._held.keys())
+        return release if self._ending else [*release, *self._upkeep.chores(now)]
 
     def _claim(self, now: float, *, along: bool) -> list[Command]:
         room = self._room()
@@ -453,24 +395,10 @@ class Driver:
         return [self._claiming]
 
     def _scan(self, now: float) -> list[Command]:
-        if not self._may_claim() or now < self._next_scan or self._room() <= 0:
+        if not self._may_claim() or now < self._lookout.next_at or self._room() <= 0:
             return []
-        self._scanning = self._calm = True
-        self._scan_sent_at = now
+        self._lookout.sent(now)
         return [Scan(self.options.queues)]
-
-    def _upkeep_due(self, now: float) -> list[Command]:
-        commands: list[Command] = []
-        if self._ending:
-            return commands
-        if now >= self._next_sweep and Sweep not in self._upkeep:
-            self._next_sweep = now + SWEEP_EVERY * (0.75 + 0.5 * self._random())
-            commands.append(Sweep())
-        if now >= self._next_prune and Prune not in self._upkeep:
-            self._next_prune = now + PRUNE_EVERY * (0.75 + 0.5 * self._random())
-            commands.append(Prune())
-        self._upkeep.update(type(command) for command in commands)
-        return commands
 
     def _hand_back(self, now: float) -> list[Command]:
         """Take back what waits for a slot: all of it at a stop, and when it has waited for too long."""
@@ -521,8 +449,7 @@ class Driver:
 
     def _over(self, now: float, *, idle: bool) -> bool:
         unsettled = self._held.buffered or self._held.settling
-        releasing = self._release_due or ReleaseUnknown in self._upkeep
-        if self._claiming or unsettled or releasing:
+        if self._claiming or unsettled or self._upkeep.release_pending:
             return self._past(now, STOP_GRACE + FLUSH_GRACE)
         return idle or self._past(now, STOP_GRACE)
 
@@ -554,22 +481,17 @@ class Driver:
         return room
 
     def _may_claim(self) -> bool:
-        if self._ending or self._claiming or self._scanning or ReleaseUnknown in self._upkeep:
+        if self._ending or self._claiming or self._lookout.scanning or self._upkeep.releasing:
             return False
         if self._withdrawing or not self._pauses.known:
             return False
         # While reports cannot be written nothing more is taken on: so what is held stays bounded.
         return not self._unwritten
 
-    def _may_release(self, now: float) -> bool:
-        if not self._release_due or self._claiming or ReleaseUnknown in self._upkeep:
-            return False
-        return now >= self._release_at
-
     def _drained(self, now: float) -> bool:
-        if now < self._doubt_until:
+        if self._upkeep.in_doubt(now):
             return False  # a claim whose reply was lost may still commit, and is to be handed back
-        return self._fresh and self._held.idle and not (self._rotation or self._claiming)
+        return self._lookout.fresh and self._held.idle and not (self._rotation or self._claiming)
 
     def _lease(self, job: Claimed) -> float:
         return self.options.lease if job.lease_seconds is None else job.lease_seconds

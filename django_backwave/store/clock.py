@@ -32,10 +32,10 @@ class _Instant(Func):
         """Return itself: there is nothing in it to resolve, and each enqueue would pay for trying."""
         return self
 
-    def as_sql(self, *_: Any, **__: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, *_: Any, **__: Any) -> Any:
         return f"{self.function}()", []
 
-    def as_mysql(self, *_: Any, **__: Any) -> tuple[str, list[Any]]:
+    def as_mysql(self, *_: Any, **__: Any) -> Any:
         return "UTC_TIMESTAMP(6)", []
 
 

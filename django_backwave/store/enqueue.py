@@ -82,15 +82,17 @@ def insert_one(job: NewJob, *, using: str, now: datetime | None = None) -> datet
 def _insert(row: Job, using: str) -> datetime | None:
     """Insert a row as ``save`` does, and return when it was enqueued if the database says so.
 
-    ``save`` writes and returns more than is needed: all the columns that are NULL, and each instant that is an
-    expression. Like ``bulk_create``, this sends no signals of the model.
+    ``save`` also writes each column that is NULL, and has each instant returned: a third more work in all.
+    Like ``bulk_create``, this sends no signals of the model.
     """
     fields = [field for field in Job._meta.concrete_fields if getattr(row, field.attname) is not None]
-    # Without USE_TZ what returns from PostgreSQL is local time: RETURNING passes by the field's select_format.
+    # Without USE_TZ PostgreSQL returns local time, for RETURNING passes by the field's select_format.
     returns = connections[using].features.can_return_columns_from_insert and settings.USE_TZ
     returning = [Job._meta.get_field("enqueued_at")] if returns else []
     with transaction.mark_for_rollback_on_error(using=using):
-        returned = Job._base_manager._insert([row], fields=fields, returning_fields=returning, using=using)
+        returned = Job._base_manager._insert(  # type: ignore[attr-defined] # what save() itself calls
+            [row], fields=fields, returning_fields=returning, using=using
+        )
     return returned[0][0] if returned else None
 
 
@@ -151,7 +153,7 @@ def _insert_postgres(jobs: Sequence[NewJob], at: datetime, using: str) -> None:
     texts: list[str] = []
     for field in Job._meta.concrete_fields:
         # Without its length: a cast to that would cut a text off in silence.
-        column, kind = quoted(field.column), str(field.db_type(connection)).partition("(")[0]
+        column, kind = quoted(str(field.column)), str(field.db_type(connection)).partition("(")[0]
         values = given.get(field.attname) or [field.get_default()]
         if field.primary_key or values.count(values[0]) < len(values):
             selected[column] = column

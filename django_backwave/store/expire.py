@@ -53,6 +53,11 @@ def expire(
     its failures are used up, or CANCELLED when that was requested. Needs no handler: the row says it all.
     ``jitter`` draws a random number in [0, 1).
     """
+    # Most times there is none: no transaction is opened for that, and SQLite's one write lock is not taken.
+    # In order, for that needs the index; without, PostgreSQL may read the whole table to find none.
+    found = Lease.objects.using(using).expired(clock.statement(using, now)).order_by("lease_expires_at")
+    if not found.values_list("pk", flat=True)[:1]:
+        return []
     with writing(using):
         at = clock.read(using, now)
         lapsed = Lease.objects.using(using).expired(at).order_by("lease_expires_at")[:limit]

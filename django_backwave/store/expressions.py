@@ -26,7 +26,7 @@ class InstantByKey(Expression):
         self._column = column
         self._instants = instants
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         """Return one simple CASE over the key."""
         table, instant = compiler.query.get_meta(), self.output_field
         quote = connection.ops.quote_name
@@ -35,4 +35,4 @@ class InstantByKey(Expression):
             params.append(table.pk.get_db_prep_value(key, connection))
             params.append(instant.get_db_prep_value(at, connection))
         whens = "WHEN %s THEN %s " * len(self._instants)
-        return f"CASE {quote(table.pk.column)} {whens}ELSE {quote(self._column)} END", params
+        return f"CASE {quote(table.pk.column)} {whens}ELSE {quote(self._column)} END", tuple(params)

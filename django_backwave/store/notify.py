@@ -76,7 +76,7 @@ class NotifyingInstant(Func):
         """Return itself: there is nothing in it to resolve."""
         return self
 
-    def as_sql(self, *_: Any, **__: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, *_: Any, **__: Any) -> Any:
         """Take the instant from a sub-select, which runs once."""
         sql, params = self._at
         return f"(SELECT {sql} FROM PG_NOTIFY(%s, %s))", [*params, CHANNEL, self._payload]

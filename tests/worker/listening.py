@@ -6,11 +6,11 @@ BACKWAVE_TEST_PORT      the port to listen over, through an alias of its own
 
 import os
 
-from django_backwave.core import driver
+from django_backwave.core import lookout
 from tests.worker.settings import *  # noqa: F403
 from tests.worker.settings import BACKWAVE, DATABASES
 
-driver.EAGER = 30.0
+lookout.EAGER = 30.0
 
 BACKWAVE["NOTIFY"] = os.environ.get("BACKWAVE_TEST_NOTIFY") != "no"
 if port := os.environ.get("BACKWAVE_TEST_PORT"):

@@ -9,7 +9,7 @@ BACKWAVE_TEST_USE_TZ    `no` for a project without time zones, five hours from U
 
 import os
 
-from django_backwave.core import driver, holding, policy
+from django_backwave.core import holding, policy, upkeep
 from tests.settings import *  # noqa: F403
 
 BACKWAVE = {
@@ -25,6 +25,6 @@ if os.environ.get("BACKWAVE_TEST_USE_TZ") == "no":
     TIME_ZONE = "America/New_York"
 
 # Nobody should have to wait for these in a test.
-driver.SWEEP_EVERY = 0.5
+upkeep.SWEEP_EVERY = 0.5
 holding.TIMEOUT_GRACE = 0.7
 policy.UNROUTABLE_FIRST = 0.2
