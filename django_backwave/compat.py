@@ -56,7 +56,7 @@ else:
         from django.core.exceptions import ImproperlyConfigured
 
         raise ImproperlyConfigured(
-            f"Django {django.get_version()} has no tasks of its own, and the backport of them cannot be imported "
+            f"Django {django.get_version()} has no tasks of its own, and their backport cannot be imported "
             f"({error}). Install it: pip install 'django-backwave[django52]'. Django 6.0 needs no backport."
         ) from error
     from django_tasks.backends.base import BaseTaskBackend

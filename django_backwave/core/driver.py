@@ -14,6 +14,7 @@ written is known to the heartbeat; what waits is handed back at a stop, at a pau
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from django_backwave.core.ahead import PATIENCE, Ahead
@@ -102,7 +103,6 @@ class Driver:
         self._watermarks = Watermarks()
         self._ahead = Ahead(options.concurrency)
         self._wary = False  # the last claim passed over jobs that may not wait: the next is for free slots
-        self._brought_at = now  # when the last claim brought something
         self._withdrawing = False
         self._claiming: Claim | None = None
         self._lookout = Lookout(now, poll=options.poll, random=random)
@@ -145,7 +145,7 @@ class Driver:
         errands = max(self._quiet_until, min(self._errands_at(now), default=now + BEAT_EVERY))
         times = [errands, self._held.next_lapse(), self._held.next_alarm(stopping=self._told_to_stop)]
         if self._waiting and not self._withdrawing:
-            times.append(self._brought_at + PATIENCE)
+            times.append(self._waits_since() + PATIENCE)
         if self._stop_at is not None:
             graces = (0.0, STOP_GRACE, STOP_GRACE + FLUSH_GRACE)
             deadlines = [self._stop_at + grace for grace in graces]
@@ -232,9 +232,10 @@ class Driver:
             self._held.running[job.key] = Held(job, ends, event.now)
             commands.append(Start(job, ends, event.now))
         self._started += len(event.jobs)
-        self._brought_at = event.now
         self._room_since = event.now if self._room() > 0 else None
-        return commands
+        # What was paused while the claim was under way, and has not begun, goes back.
+        paused = [job.key for job in event.jobs if self._pauses.cover(job)]
+        return commands + self._withdraw(paused)
 
     def _finished(self, report: Report, now: float) -> None:
         if self._room_since is None:
@@ -320,11 +321,8 @@ class Driver:
         self._stirred(event.now)
         self._lookout.soon(event.now)
         # What has begun runs on.
-        return self._withdraw(
-            held.job.key
-            for held in self._held.running.values()
-            if held.job.queue in event.queues or held.job.name in event.names
-        )
+        held = self._held.running.values()
+        return self._withdraw(each.job.key for each in held if self._pauses.cover(each.job))
 
     def _failed(self, event: CommandFailed) -> None:
         match event.command:
@@ -405,7 +403,7 @@ class Driver:
         if not self._waiting or self._withdrawing:
             return []
         if not self._stopping:
-            if now < self._brought_at + PATIENCE:
+            if now < self._waits_since() + PATIENCE:
                 return []
             self._ahead.was_wrong()
         return self._withdraw(self._held.running)
@@ -472,6 +470,11 @@ class Driver:
     def _waiting(self) -> int:
         """How many of the jobs held wait for a slot."""
         return max(0, self._held.busy - self.options.concurrency)
+
+    def _waits_since(self) -> float:
+        """Return when the oldest of those that wait was claimed: they begin in the order they came in."""
+        newest_first = reversed(self._held.running.values())
+        return next(islice(newest_first, self._waiting - 1, None)).claimed_at
 
     def _room(self) -> int:
         reserved = self._claiming.limit if self._claiming else 0

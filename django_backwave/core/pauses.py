@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from django_backwave.core.protocol import Claim
 
 if TYPE_CHECKING:
-    from django_backwave.core.protocol import ClaimAnswered, Paused, Place
+    from django_backwave.core.protocol import ClaimAnswered, Claimed, Paused, Place
 
 #: Seconds after which a queue is looked through from its head again while names are paused.
 LOOK_AGAIN = 30.0
@@ -40,6 +40,10 @@ class Pauses:
             self._past.clear()
             self._ended_at.clear()
         return news
+
+    def cover(self, job: Claimed) -> bool:
+        """Whether a job is of a queue or a name that is paused."""
+        return job.queue in self.queues or job.name in self._names
 
     def claim(self, queue: str, limit: int, slots: int, now: float, *, past: tuple[Place, ...] = ()) -> Claim:
         """Return the command that claims from a queue, past what is paused, if anything is, or ``past``."""

@@ -105,7 +105,7 @@ def insert_many(jobs: Sequence[NewJob], *, using: str, now: datetime | None = No
     at = clock.read(using, now)
     with transaction.atomic(using=using, savepoint=False):
         insert = _insert_postgres if is_postgres(using) else _insert_portable
-        for batch in batched(jobs, BATCH, strict=False):
+        for batch in batched(jobs, BATCH):
             insert(batch, at, using)
         passing("enqueue: row written")
         insert_tags({job.id: job.tags for job in jobs if job.tags}, using=using)

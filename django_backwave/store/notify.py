@@ -84,7 +84,9 @@ class NotifyingInstant(Func):
 
 def permitted(payload: str, *, using: str) -> bool:
     """Whether to send a notification now: it is counted."""
-    return is_postgres(using) and bool(conf.value("NOTIFY")) and _throttle.permits(using, payload)
+    if not is_postgres(using) or clock.is_virtual():
+        return False
+    return bool(conf.value("NOTIFY")) and _throttle.permits(using, payload)
 
 
 def wake(payloads: Iterable[str], *, using: str) -> None:
@@ -126,8 +128,10 @@ class Subscription:
         self.asked = True
 
 
-def cannot_listen() -> str | None:
-    """Say why this process cannot listen on PostgreSQL, None if it can."""
-    from django.db.backends.postgresql.psycopg_any import is_psycopg3
+def cannot_listen(using: str) -> str | None:
+    """Say why this process cannot listen on an alias, None if it can."""
+    if not is_postgres(using):
+        return "it is no PostgreSQL"
+    from django.db.backends.postgresql.psycopg_any import is_psycopg3  # which needs a driver
 
     return None if is_psycopg3 else "listening needs psycopg 3, and this is psycopg2"

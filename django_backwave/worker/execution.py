@@ -261,7 +261,7 @@ class Execution:
             raise NotAtomic(f"{task.module_path} is a coroutine function, which no transaction can span.")
         if self.gate is not None and self.gate.written:
             raise NotAtomic(f"{task.module_path} has completed its job already: context.atomic() works once.")
-        if in_transaction(self.using):
+        if self._in_transaction():
             raise NotAtomic(
                 f"{task.module_path} has a transaction open on {self.using!r}: context.atomic() must be the "
                 "outermost. Leave that block first."
@@ -287,12 +287,16 @@ class Execution:
             )
         if self.gate is not None and self.gate.written:
             raise NotOnce(f"{what}: the job is completed already, so it never runs again.")
-        if in_transaction(self.using):
+        if self._in_transaction():
             raise NotOnce(
                 f"{what}: a transaction is open on {self.using!r}. The mark is written at once on another "
                 "connection: it would stay when that transaction rolls back, or wait for its locks for "
                 "ever. Leave the transaction first."
             )
+
+    def _in_transaction(self) -> bool:
+        """Whether the handler has a transaction open on the jobs' database."""
+        return in_transaction(self.using)
 
     def _completing(self, gate: Gate, report: Callable[[], Report]) -> AbstractContextManager[None]:
         def kept() -> Report:

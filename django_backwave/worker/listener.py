@@ -11,10 +11,9 @@ import selectors
 import socket
 from typing import TYPE_CHECKING
 
-from django.db import connections
-
 from django_backwave import conf
 from django_backwave.core.protocol import Woken
+from django_backwave.store.locking import is_postgres
 from django_backwave.store.notify import ANYWHERE, Subscription, cannot_listen
 from django_backwave.worker import clock
 from django_backwave.worker.connections import drop_connection, own_connection
@@ -35,9 +34,9 @@ def listening_alias(using: str) -> str | None:
     """Return the alias over which to listen for jobs of another, None if there is nothing to listen to."""
     setting = conf.value("NOTIFY")
     alias = setting if isinstance(setting, str) else using
-    if not setting or connections[using].vendor != "postgresql":
+    if not setting or not is_postgres(using):
         return None
-    reason = cannot_listen()
+    reason = cannot_listen(alias)
     if reason is not None:
         logger.warning("action=notify_unavailable database=%s error=%s: the worker polls", alias, reason)
         return None

@@ -101,10 +101,11 @@ def check_pauses(limits: Limits, *, using: str, now: datetime | None) -> Iterato
         )
 
 
-def check_silent(*, using: str, now: datetime | None) -> Iterator[Result]:
-    """Tell of workers that have not ended in order and say nothing any more."""
-    since = clock.after(clock.read(using, now), -SILENCE)
-    rows = Worker.objects.using(using).filter(seen_at__lte=since).order_by("-seen_at")
+def check_silent(limits: Limits, *, using: str, now: datetime | None) -> Iterator[Result]:
+    """Tell of workers that lately fell silent and have not ended in order."""
+    at = clock.read(using, now)
+    lately = (clock.after(at, -limits.silent_age), clock.after(at, -SILENCE))
+    rows = Worker.objects.using(using).filter(seen_at__range=lately).order_by("-seen_at")
     names = list(rows.values_list("name", flat=True)[: MOST + 1])
     if names:
         yield Result(
@@ -112,5 +113,5 @@ def check_silent(*, using: str, now: datetime | None) -> Iterator[Result]:
             severity=Severity.WARNING,
             text=f"{counted(min(len(names), MOST), 'worker', more=len(names) > MOST)} "
             f"not heard of for more than {SILENCE:g} s: {listed(names)}.",
-            remedy="Look why they ended or cannot reach the database; such rows go after a day.",
+            remedy="Look why they died or cannot reach the database; after an hour this is told no more.",
         )

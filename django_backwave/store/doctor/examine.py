@@ -78,7 +78,7 @@ def _groups(
     yield _Group(("unserved-queues",), lambda: backlog.check_served(ages(), limits, **at))
     yield _Group(("unknown-names",), lambda: backlog.check_names(running() + ready(), known, **at))
     yield _Group(("pauses",), partial(backlog.check_pauses, limits, **at))
-    yield _Group(("silent-workers",), partial(backlog.check_silent, **at))
+    yield _Group(("silent-workers",), partial(backlog.check_silent, limits, **at))
     yield _Group(("dead-rows",), partial(server.check_dead_rows, limits, using=using))
     yield _Group(("open-transactions",), partial(server.check_transactions, limits, using=using))
     yield _Group(("clock",), partial(server.check_clock, limits, using=using))

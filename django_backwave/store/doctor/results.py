@@ -35,6 +35,7 @@ class Limits:
     unserved: float = 60.0  # a deploy may leave a queue alone for a moment
     due_age: float = 3600.0
     pause_age: float = 3600.0
+    silent_age: float = 3600.0  # what died longer ago is history
     transaction_age: float = 600.0
     history_length: int = 1_000_000  # InnoDB's undo records
     dead_rows: int = 10_000

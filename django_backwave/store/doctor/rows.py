@@ -210,7 +210,7 @@ def _contradicts(state: JobState, history: History) -> bool:
 def check_history(rows: list[Row], *, using: str) -> Iterator[Result]:
     """Hold each row against its attempts."""
     broken: dict[str, list[Row]] = {check: [] for check, *_ in _HISTORY_RULES}
-    for slice_ in batched(rows, SLICE, strict=False):
+    for slice_ in batched(rows, SLICE):
         suspects = _suspects(slice_, using)
         still = _unmoved({row for found in suspects.values() for row in found}, using)
         for check, found in suspects.items():
