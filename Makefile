@@ -16,13 +16,16 @@ PORT := 8000
 # What `make quick` tries of the store: where most goes wrong, and what has statements of its own on PostgreSQL.
 QUICK := claim fence settle
 
+# What `make bench` measures, for example: make bench BENCH="--drain --only django_backwave,pgqueuer"
+BENCH := --all
+
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) conformance quick check mutate docs format clean
+.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) test-matrix conformance quick check mutate docs bench format clean
 
 help: ## show this list
-	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 venv: $(READY) ## create .venv with everything that the other targets need
 
@@ -59,6 +62,10 @@ test-sqlite: $(READY)
 $(filter-out test-sqlite,$(DATABASES:%=test-%)): test-%: $(READY)
 	BACKWAVE_TEST_DATABASE=$* $(BIN)/pytest --ignore=tests/core $(PYTEST)
 
+# Where `make test` tries one Python and one Django, and all of it. Nox makes an environment for each pair.
+test-matrix: $(READY) ## run what a version could break, on each Django and each Python that we support
+	$(BIN)/nox --no-error-on-missing-interpreters
+
 # On PostgreSQL both on the server that comes with the tests and on one that BACKWAVE_TEST_POSTGRES_URL names.
 conformance: $(READY) ## hold every guarantee on every database, and make the table in docs/guarantees.md of it
 	rm -f build/conformance-*.json
@@ -86,6 +93,9 @@ mutate: $(READY) ## break the fence, the sweep and the claim on purpose: a test 
 
 docs: $(READY) ## build the site in build/docs; any warning is an error
 	$(BIN)/sphinx-build -q -n -W --keep-going -d build/doctrees docs build/docs
+
+bench: $(READY) ## measure beside other queues, an hour or more; BENCH="--drain --quick" for less
+	$(BIN)/python -m benchmarks $(BENCH)
 
 format: $(READY) ## bring the code into shape
 	$(BIN)/ruff check --fix-only

@@ -6,12 +6,13 @@ the store are imported where they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db import router
 from django.utils.module_loading import import_string
 
@@ -46,16 +47,20 @@ def jobs_database() -> str:
 
 def first_of_ours() -> BackWaveBackend:
     """Return the first backend in TASKS that is ours, else one that allows every queue."""
-    for alias in task_backends:
-        if _is_ours(task_backends.settings[alias].get("BACKEND", "")):
-            return cast("BackWaveBackend", task_backends[alias])
-    return _implicit()
+    return next(_all_of_ours(), None) or _implicit()
 
 
-def backend_for(task: AnyTask) -> BackWaveBackend:
-    """Return the task's own backend if that is ours, else the first of ours."""
+def backend_for(task: AnyTask, queue: str | None = None) -> BackWaveBackend:
+    """Return the task's own backend if that is ours, else the first of ours.
+
+    With a queue: the one that most likely wrote a job in it, which no row says: never an alias that does not
+    have the queue, while another one has it.
+    """
     backend = task.get_backend()
-    return backend if isinstance(backend, BackWaveBackend) else first_of_ours()
+    own = backend if isinstance(backend, BackWaveBackend) else first_of_ours()
+    if queue is None or not own.queues or queue in own.queues:
+        return own
+    return next((one for one in _all_of_ours() if queue in one.queues), own)
 
 
 class BackWaveBackend(BaseTaskBackend):
@@ -109,6 +114,12 @@ class BackWaveBackend(BaseTaskBackend):
         at = enqueue.insert_many(new, using=jobs_database())
         return self._enqueued(task, new, at)
 
+    async def aenqueue_many(
+        self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+    ) -> list[JobResult]:
+        """Do what ``enqueue_many`` does, from a coroutine."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
+
     def get_result(self, result_id: str) -> JobResult:
         """Return the result of a job as its row stands, whether or not its handler still exists.
 
@@ -132,6 +143,10 @@ class BackWaveBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         return done[job_id]
 
+    async def acancel(self, result_id: str) -> CancelResult:
+        """Do what ``cancel`` does, from a coroutine."""
+        return await sync_to_async(self.cancel, thread_sensitive=True)(result_id)
+
     def requeue(self, result_id: str, *, reset_failures: bool = True) -> RequeueResult:
         """Send a finished job back and say what that did. Raises TaskResultDoesNotExist."""
         from django_backwave.store import operate
@@ -141,6 +156,11 @@ class BackWaveBackend(BaseTaskBackend):
         if job_id not in done:
             raise TaskResultDoesNotExist(result_id)
         return done[job_id]
+
+    async def arequeue(self, result_id: str, *, reset_failures: bool = True) -> RequeueResult:
+        """Do what ``requeue`` does, from a coroutine."""
+        requeue = sync_to_async(self.requeue, thread_sensitive=True)
+        return await requeue(result_id, reset_failures=reset_failures)
 
     def _enqueued(self, task: AnyTask, new: Sequence[NewJob], at: datetime) -> list[JobResult]:
         from django_backwave import results
@@ -197,6 +217,12 @@ def _job_id(result_id: object) -> UUID:
         return UUID(str(result_id))
     except ValueError:
         raise TaskResultDoesNotExist(result_id) from None
+
+
+def _all_of_ours() -> Iterator[BackWaveBackend]:
+    for alias in task_backends:
+        if _is_ours(task_backends.settings[alias].get("BACKEND", "")):
+            yield cast("BackWaveBackend", task_backends[alias])
 
 
 def _is_ours(backend: str) -> bool:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Self, TypedDict, Unpack, overload
 
 from asgiref.sync import sync_to_async
 from django.utils.module_loading import import_string
@@ -17,6 +17,7 @@ from django_backwave.compat import (
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,
     AnyTask,
+    InvalidTaskBackend,
     Task,
     task_backends,
 )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from django_backwave.compat import BaseTaskBackend
+    from django_backwave.context import JobContext
     from django_backwave.notes import Tag
     from django_backwave.results import JobResult
 
@@ -51,6 +53,9 @@ PER_ENQUEUE = (
     "tags",
 )
 
+#: What OPTIONS of an alias in TASKS may set for those of its jobs that do not say otherwise.
+PER_ALIAS = ("max_attempts", "backoff", "lease", "timeout")
+
 #: Options that later releases bring; until then nobody shall believe that they work.
 NOT_BUILT_YET = frozenset({"key", "schema"})
 
@@ -58,13 +63,12 @@ SHORTEST, LONGEST = 1, 10**9  # seconds of a lease, a time-out, or until a job e
 MOST_ATTEMPTS = 2**31 - 1  # what the column holds
 
 
-class JobOptions(TypedDict, total=False):
-    """The options of ``@job``: those of Django's ``@task``, and ours."""
+class PlainOptions(TypedDict, total=False):
+    """The options of ``@job`` that leave the handler's parameters as they are."""
 
     priority: int
     queue_name: str
     backend: str
-    takes_context: bool
     name: str
     aliases: Sequence[str]
     max_attempts: int
@@ -74,6 +78,12 @@ class JobOptions(TypedDict, total=False):
     lease: float | timedelta | None
     timeout: float | timedelta | None
     atomic: bool
+
+
+class JobOptions(PlainOptions, total=False):
+    """The options of ``@job``: those of Django's ``@task``, and ours."""
+
+    takes_context: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -115,6 +125,8 @@ class BackWaveTask(AnyTask):
         """
         where = _path_of(func)
         _refuse_unknown(options, where)
+        if hasattr(func, "__wrapped__") and "job_name" not in options:  # a copy for one enqueue has one
+            options = _of_wrapped(func) | options
         name = name if name is not None else options.get("job_name") or where
         options["job_name"] = payload.check_name(name, where)
         for option in options.keys() & _CHECKS.keys():
@@ -125,7 +137,11 @@ class BackWaveTask(AnyTask):
                 "Write a plain function."
             )
         _fill(self, {**options, "func": func})
-        self.get_backend().validate_task(self)
+        backend = self.get_backend()
+        for option, value in defaults_of(backend).items():
+            if option not in options:
+                object.__setattr__(self, option, value)
+        backend.validate_task(self)
         registry.register(self)
 
     @classmethod
@@ -202,10 +218,28 @@ class BackWaveTask(AnyTask):
         async def aget_result(self, result_id: str) -> JobResult: ...  # noqa: D102
 
 
+if TYPE_CHECKING:
+
+    class TypedTask[**P, R](BackWaveTask):
+        """What a job is to a type checker: ``enqueue`` takes what its function takes, the context left out.
+
+        At run time it is a BackWaveTask. Write that in annotations of your own, where any job will do.
+        """
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobResult: ...  # noqa: D102
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobResult: ...  # noqa: D102
+
+
 @overload
-def job(function: Callable[..., Any], /) -> BackWaveTask: ...
+def job[**P, R](function: Callable[P, R], /) -> TypedTask[P, R]: ...
 @overload
-def job(**options: Unpack[JobOptions]) -> Callable[[Callable[..., Any]], BackWaveTask]: ...
+def job[**P, R](
+    *, takes_context: Literal[True], **options: Unpack[PlainOptions]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], TypedTask[P, R]]: ...
+@overload
+def job[**P, R](
+    *, takes_context: Literal[False] = False, **options: Unpack[PlainOptions]
+) -> Callable[[Callable[P, R]], TypedTask[P, R]]: ...
 def job(
     function: Callable[..., Any] | None = None, /, **options: Any
 ) -> BackWaveTask | Callable[[Callable[..., Any]], BackWaveTask]:
@@ -258,12 +292,45 @@ def adopt(task: AnyTask) -> BackWaveTask:
         return task
     name = payload.check_name(task.module_path, task.module_path)
     given = {field.name: getattr(task, field.name) for field in fields(Task)}
-    return BackWaveTask.unchecked(**given, job_name=name)
+    return BackWaveTask.unchecked(**defaults_of(task.get_backend()), **given, job_name=name)
+
+
+def defaults_of(backend: BaseTaskBackend) -> dict[str, Any]:
+    """Return the OPTIONS of an alias, checked. Raises InvalidTaskBackend, and names the option."""
+    if not issubclass(backend.task_class, BackWaveTask):
+        return {}  # they are another vendor's, and not for us to read
+    return check_options(backend.alias, backend.options)
+
+
+def check_options(alias: str, options: Any) -> dict[str, Any]:
+    """Return options of an alias in TASKS as its jobs take them. Raises InvalidTaskBackend."""
+    where = f"TASKS[{alias!r}]['OPTIONS']"
+    if not isinstance(options, dict):
+        raise InvalidTaskBackend(f"{where} must be a dict, got {shown(options)}.")
+    for option in options:
+        if option not in PER_ALIAS:
+            raise InvalidTaskBackend(
+                f"{where} has the unknown option {option!r}. The options are: {', '.join(PER_ALIAS)}."
+            )
+    try:
+        return {option: _CHECKS[option](value, f"{option} of {where}") for option, value in options.items()}
+    except InvalidJob as error:
+        raise InvalidTaskBackend(str(error)) from None
 
 
 def _fill(task: BackWaveTask, values: Mapping[str, Any]) -> None:
     for field in fields(task):
         object.__setattr__(task, field.name, values.get(field.name, field.default))
+
+
+def _of_wrapped(func: Any) -> dict[str, Any]:
+    """Return our own options of the task whose function this one wraps, if it is one's.
+
+    An error tracker, for one, builds a task again around its function, and knows only Django's fields.
+    """
+    base = next((task for task in registry.tasks() if task.func is func.__wrapped__), None)
+    own = {field.name for field in fields(BackWaveTask)} - {field.name for field in fields(Task)}
+    return {} if base is None else {option: getattr(base, option) for option in own}
 
 
 def _from_pickle(path: str, changed: dict[str, Any]) -> BackWaveTask:

@@ -137,22 +137,24 @@ def of_enqueue(task: AnyTask, new: Sequence[NewJob], at: datetime, *, backend: s
     ]
 
 
-def of_claim(claimed: Claimed, task: BackWaveTask, worker: str) -> JobResult:
-    """Return the result of a job whose handler runs here; it knows of this attempt only."""
+def of_claim(
+    claimed: Claimed, task: BackWaveTask, worker: str, *, earlier: Sequence[Attempt] = ()
+) -> JobResult:
+    """Return the result of a job whose handler runs here; it knows of this attempt and ``earlier`` ones."""
     at = to_rim(claimed.claimed_at)
-    backend = backend_for(task).alias
+    backend = backend_for(task, claimed.queue).alias
     return JobResult(
         task=_as_stored(claimed, task, backend),
         id=str(claimed.job_id),
         state=JobState.RUNNING,
         status=STATUSES[JobState.RUNNING],
         enqueued_at=to_rim(claimed.enqueued_at),
-        started_at=at,
+        started_at=_first_start(earlier, at),
         finished_at=None,
         last_attempted_at=at,
         backend=backend,
-        errors=[],
-        worker_ids=[worker],
+        errors=_errors(earlier),
+        worker_ids=[*(attempt.worker for attempt in earlier), worker],
         **decode_json(claimed.payload),
     )
 
@@ -168,12 +170,15 @@ def of_end(
     error: ErrorInfo | None,
     cause: str,
     output: str | None,
+    earlier: Sequence[Attempt] = (),
 ) -> JobResult:
-    """Return the result of a job that has ended here; it knows of this attempt only.
+    """Return the result of a job that has ended here; it knows of this attempt and ``earlier`` ones.
 
     ``output`` is JSON text. A payload that cannot be read is left out: such a job ends in quarantine.
     """
-    backend = backend_for(task).alias
+    backend = backend_for(task, claimed.queue).alias
+    started = None if started_at is None else to_rim(started_at)
+    errors = [TaskError(exception_class_path=error.class_path, traceback=error.traceback)] if error else []
     result = JobResult(
         task=_as_stored(claimed, task, backend),
         id=str(claimed.job_id),
@@ -181,12 +186,12 @@ def of_end(
         status=STATUSES[state],
         cause=CANCEL_CAUSE if state is JobState.CANCELLED else cause,
         enqueued_at=to_rim(claimed.enqueued_at),
-        started_at=None if started_at is None else to_rim(started_at),
+        started_at=_first_start(earlier, started),
         finished_at=to_rim(finished_at),
-        last_attempted_at=None if started_at is None else to_rim(started_at),
+        last_attempted_at=started,
         backend=backend,
-        errors=[TaskError(exception_class_path=error.class_path, traceback=error.traceback)] if error else [],
-        worker_ids=[worker],
+        errors=[*_errors(earlier), *errors],
+        worker_ids=[*(attempt.worker for attempt in earlier), worker],
         **_arguments(claimed.payload),
     )
     if output is not None:
@@ -223,7 +228,7 @@ def of_row(row: Job, backend: BackWaveBackend) -> JobResult:
         finished_at=row.finished_at,
         last_attempted_at=starts[-1] if starts else None,
         backend=backend.alias,
-        errors=[_error(attempt) for attempt in attempts if attempt.outcome in FAILURES],
+        errors=_errors(attempts),
         worker_ids=[*(attempt.worker for attempt in attempts), *([row.worker] if running else ())],
         tags=_tags((tag.key, tag.value) for tag in row.tags.all()),
         progress=Progress.read(row.progress),
@@ -231,6 +236,14 @@ def of_row(row: Job, backend: BackWaveBackend) -> JobResult:
     )
     object.__setattr__(result, "_return_value", row.output)
     return result
+
+
+def _first_start(earlier: Sequence[Attempt], this: datetime | None) -> datetime | None:
+    return min((at for at in (this, *(attempt.started_at for attempt in earlier)) if at), default=None)
+
+
+def _errors(attempts: Iterable[Attempt]) -> list[TaskError]:
+    return [_error(attempt) for attempt in attempts if attempt.outcome in FAILURES]
 
 
 def _error(attempt: Attempt) -> TaskError:

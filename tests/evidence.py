@@ -53,9 +53,10 @@ class Run:
         self._passed: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
+        self._failed = False
 
     def add(self, report: pytest.TestReport, skipped_for: str | None) -> None:
-        """Count one test of `tests/conformance`; any other is ignored."""
+        """Count one test of `tests/conformance`, its set-up and tear-down only if they fail or skip."""
         told = dict(report.user_properties)
         if "guarantee" not in told:
             return
@@ -63,7 +64,9 @@ class Run:
         if skipped_for is not None:
             self._skipped[str(told["guarantee"])] += 1
             self._reasons[skipped_for] += 1
-        elif report.when == "call" and report.passed:
+        elif report.failed:
+            self._failed = True
+        elif report.when == "call":
             self._passed[str(told["guarantee"])] += 1
 
     def content(self) -> dict[str, Any]:
@@ -76,8 +79,8 @@ class Run:
         }
 
     def write(self, folder: Path) -> None:
-        """Write the file of this server, if there is anything to tell."""
-        if self._server:
+        """Write the file of this server; a run that failed, or left a guarantee out, is no evidence."""
+        if self._passed.keys() >= NAMES.keys() and not self._failed:
             name = self._server.lower().replace(" ", "-")
             (folder / f"conformance-{name}.json").write_text(json.dumps(self.content(), indent=2) + "\n")
 
@@ -125,12 +128,13 @@ def _numbers(text: str) -> Cell:
     return int(found[0]), int(found[1]) if len(found) > 1 else 0
 
 
-def table(runs: list[dict[str, Any]]) -> str:
-    """Return the table of these runs in Markdown."""
-    lines = [["", *(run["server"] for run in runs)], ["---", *("---:" for _ in runs)]]
+def table(columns: dict[str, dict[str, Cell]]) -> str:
+    """Return the table in Markdown; `columns` is what `committed` reads."""
+    servers = sorted(columns, key=_order)
+    lines = [["", *servers], ["---", *("---:" for _ in servers)]]
     for number, name in NAMES.items():
         label = f"{number} {name}" if number[0] == "G" else name
-        lines.append([label, *(_text(cell(run, number)) for run in runs)])
+        lines.append([label, *(_text(columns[server].get(number, (0, 0))) for server in servers)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -139,19 +143,23 @@ def _text(numbers: Cell) -> str:
     return f"{passed} ({skipped} n/a)" if skipped else str(passed)
 
 
+def _order(server: str) -> tuple[int, str]:
+    kinds = ("SQLite", "PostgreSQL", "MariaDB", "MySQL")
+    return kinds.index(server.split()[0]), server
+
+
 def main() -> None:
-    """Write the table into the page."""
-    files = sorted((ROOT / "build").glob("conformance-*.json"), key=_order)
+    """Write what the runs have shown into the page; the column of a server that has not run stays."""
+    files = list((ROOT / "build").glob("conformance-*.json"))
     if not files:
         sys.exit("There is no build/conformance-*.json. Run: make conformance")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}{table([json.loads(file.read_text()) for file in files])}{END}{after}")
-
-
-def _order(file: Path) -> tuple[int, str]:
-    kinds = ("sqlite", "postgresql", "mariadb", "mysql")
-    return kinds.index(file.stem.split("-")[1]), file.stem
+    page = PAGE.read_text()
+    columns = committed(page)
+    for file in files:
+        run = json.loads(file.read_text())
+        columns[run["server"]] = {number: cell(run, number) for number in NAMES}
+    before, _, rest = page.partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}{table(columns)}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

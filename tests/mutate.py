@@ -1,4 +1,4 @@
-"""Break the fence, the sweep, the claim and the cancel on purpose, one condition at a time.
+"""Break the fence, the sweep, the claim, the claim ahead and the cancel on purpose, one condition at a time.
 
 `make mutate` runs this: each mutant is a copy of the tree with one condition taken out of the store's source,
 on one of the paths that have it. A test must turn red for each, or this ends with 1. A mutant whose text is
@@ -42,7 +42,7 @@ FENCE = [
     _guard("worker", "    AND j.worker = %(worker)s\n"),
     _guard("attempt", "    AND j.attempt = v.attempt\n"),
     _guard("expiry", "    AND j.lease_expires_at > {{instant}}\n"),
-    _guard("state", "    AND j.state = {JobState.RUNNING.value}\n"),
+    _guard("state", "    AND j.state + 0 = {JobState.RUNNING.value}\n"),
     Mutant(
         "queryset without worker",
         "models/lease.py",
@@ -115,7 +115,7 @@ SWEEP = [
 _IN_TIME = "AND j.due_at <= {statement} AND COALESCE(j.expires_at > {statement}, true)"
 
 CLAIM = [
-    Mutant(f"claim {name}", "store/claim.py", old, new, POSTGRES, ("test_claim",))
+    Mutant(f"claim {name}", "store/postgres.py", old, new, POSTGRES, ("test_claim",))
     for name, old, new in (
         (
             "of another queue",
@@ -146,25 +146,34 @@ CLAIM = [
 ]
 
 EXPIRY = [
-    Mutant(f"claim {name}", "store/claim.py", old, new, database, ("test_lateness",))
-    for name, old, new, database in (
+    Mutant(f"claim {name}", file, old, new, database, ("test_lateness",))
+    for name, file, old, new, database in (
         (
             "of expired jobs",
+            "store/postgres.py",
             "COALESCE(j.expires_at <= {statement}, false) AS late",
             "false AS late",
             POSTGRES,
         ),
         (
             "that counts an expired job's attempt",
+            "store/postgres.py",
             "CASE WHEN pick.late THEN j.attempt ELSE j.attempt + 1 END",
             "j.attempt + 1",
             POSTGRES,
         ),
-        ("that steps over expired jobs", "AND j.due_at <= {statement}", _IN_TIME, POSTGRES),
+        (
+            "that steps over expired jobs",
+            "store/postgres.py",
+            "AND j.due_at <= {statement}",
+            _IN_TIME,
+            POSTGRES,
+        ),
         (
             "of expired jobs, portable",
-            "if end is not None and to_utc(end) <= at]",
-            "if end is None and at is None]",
+            "store/claim.py",
+            "if pick.expires_at and to_utc(pick.expires_at) <= at]",
+            "if at is None]",
             SQLITE,
         ),
     )
@@ -190,7 +199,7 @@ EXPIRY = [
 CANCEL = [
     Mutant(
         "cancel that a failure forgets",
-        "store/settle.py",
+        "store/postgres.py",
         "SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled",
         "SELECT false AS cancelled",
         POSTGRES,
@@ -198,7 +207,7 @@ CANCEL = [
     ),
     Mutant(
         "cancel that a success loses to",
-        "store/settle.py",
+        "store/postgres.py",
         "SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled",
         "SELECT j.cancel_requested_at IS NOT NULL AS cancelled",
         POSTGRES,
@@ -289,7 +298,139 @@ OPERATE = [
     ),
 ]
 
-MUTANTS = [*FENCE, *SWEEP, *CLAIM, *EXPIRY, *CANCEL, *OPERATE]
+_TURN = ("test_turn",)
+
+AHEAD = [
+    Mutant(
+        "claim ahead of more who may not wait than there are slots",
+        "store/postgres.py",
+        "WHERE late OR may_wait OR nth <= %(slots)s",
+        "WHERE late OR may_wait OR nth <= %(slots)s + 1",
+        POSTGRES,
+        _TURN,
+    ),
+    Mutant(
+        "claim ahead that counts everybody for a slot",
+        "store/postgres.py",
+        "count(*) FILTER (WHERE NOT (late OR may_wait))",
+        "count(*)",
+        POSTGRES,
+        _TURN,
+    ),
+    Mutant(
+        "claim ahead that counts no running number",
+        "store/postgres.py",
+        "OVER (ROWS UNBOUNDED PRECEDING)",
+        "OVER ()",
+        POSTGRES,
+        _TURN,
+    ),
+    *(
+        Mutant(f"claim ahead of {name}", "store/postgres.py", old, new, POSTGRES, _TURN)
+        for name, old, new in (
+            ("a job with failures", "j.failures = 0 AND j.max_attempts > 1", "j.max_attempts > 1"),
+            ("a job in its last attempt", "j.failures = 0 AND j.max_attempts > 1", "j.failures = 0"),
+            ("a job with a time to start", " AND j.expires_at IS NULL", ""),
+        )
+    ),
+    *(
+        Mutant(f"claim ahead of {name}, portable", "store/claim.py", old, new, SQLITE, _TURN)
+        for name, old, new in (
+            ("more who may not wait than there are slots", "soon[order.slots :]", "soon[order.slots + 1 :]"),
+            ("nobody who may not wait", "soon[order.slots :]", "soon"),
+            ("a job with failures", "failures == 0 and max_attempts > 1", "max_attempts > 1"),
+            ("a job in its last attempt", "failures == 0 and max_attempts > 1", "failures == 0"),
+            ("a job with a time to start", " and expires_at is None", ""),
+        )
+    ),
+    *(
+        Mutant(f"watermark {name}", "store/postgres.py", old, new, POSTGRES, _TURN)
+        for name, old, new in (
+            (
+                "that claims its own job again",
+                "AND (j.due_at, j.id) > (COALESCE(past",
+                "AND (j.due_at, j.id) >= (COALESCE(past",
+            ),
+            ("of another priority", "ON past.priority = level.priority", "ON true"),
+            (
+                "by instants alone",
+                "COALESCE(past.id, '00000000-0000-0000-0000-000000000000')",
+                "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+            ),
+            ("that is ignored", "past=order.among is None and bool(order.past)", "past=False"),
+            (
+                "while names are left alone",
+                "past=order.among is None and bool(order.past)",
+                "past=bool(order.past)",
+            ),
+        )
+    ),
+    Mutant(
+        "turn that settles nothing",
+        "store/settle.py",
+        "answer = postgres.run(entries, order,",
+        "answer = postgres.run([], order,",
+        POSTGRES,
+        _TURN,
+    ),
+    Mutant(
+        "batch guard that the index of leases serves",
+        "store/fence.py",
+        "AND j.state + 0 = {",
+        "AND j.state = {",
+        POSTGRES,
+        ("test_plans_turn",),
+    ),
+    *(
+        Mutant(name, file, old, new, SQLITE, ("../core/test_ahead", "../worker/test_slots"))
+        for name, file, old, new in (
+            (
+                "withdrawal of what has begun",
+                "worker/slots.py",
+                "waiting = list(self._waiting)",
+                "waiting = []",
+            ),
+            (
+                "withdrawal that leaves what it takes",
+                "worker/slots.py",
+                "for execution in waiting if execution.job.key not in keys)",
+                "for execution in waiting)",
+            ),
+            (
+                "withdrawal that counts for max_jobs",
+                "core/driver.py",
+                "self._started -= len(reports)",
+                "pass",
+            ),
+            (
+                "withdrawal upon withdrawal",
+                "core/driver.py",
+                "if not self._waiting or self._withdrawing or not among:",
+                "if not self._waiting or not among:",
+            ),
+            (
+                "claims during a withdrawal",
+                "core/driver.py",
+                "if self._withdrawing or not self._pauses.known:",
+                "if not self._pauses.known:",
+            ),
+            (
+                "slots for those who wait",
+                "core/driver.py",
+                "slots = min(room, max(0, self.options.concurrency - self._held.busy))",
+                "slots = room",
+            ),
+            (
+                "starts of those who may wait first",
+                "core/driver.py",
+                "key=lambda job: job.may_wait)",
+                "key=lambda job: not job.may_wait)",
+            ),
+        )
+    ),
+]
+
+MUTANTS = [*FENCE, *SWEEP, *CLAIM, *EXPIRY, *CANCEL, *OPERATE, *AHEAD]
 
 
 def run(mutant: Mutant) -> str:

@@ -1,5 +1,7 @@
 """Settings of the test project; `tests/databases.py` says on which database it works, and why."""
 
+import django
+
 from tests.databases import default_database, other_database
 
 SECRET_KEY = "only for tests"
@@ -15,6 +17,8 @@ INSTALLED_APPS = [
     "django_backwave",
     "tests.app",
 ]
+if django.VERSION < (6, 0):
+    INSTALLED_APPS += ["django_tasks"]  # the backport of Django's tasks
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
+from django.contrib.admin.apps import AdminConfig
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.urls import get_resolver
 
@@ -63,6 +64,8 @@ def _out_of_reach(found: list[str]) -> Iterator[CheckMessage]:
     # What setting up Django imports is imported in a worker, too.
     setup = [type(config).__module__ for config in apps.get_app_configs()]
     setup += [config.models_module.__name__ for config in apps.get_app_configs() if config.models_module]
+    if any(isinstance(config, AdminConfig) for config in apps.get_app_configs()):
+        setup += [f"{config.name}.admin" for config in apps.get_app_configs()]
     missed -= _imported_from([*found, *setup], packages={name.partition(".")[0] for name in missed})
     for task in registry.tasks():
         module = task.func.__module__

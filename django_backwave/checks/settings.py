@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, register
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from django_backwave import conf
+from django_backwave import conf, jobs
 from django_backwave.backend import BackWaveBackend
 from django_backwave.compat import InvalidTaskBackend, task_backends
 
@@ -35,19 +35,28 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register()
 def check_options(**_: Any) -> list[CheckMessage]:
-    """Report OPTIONS of our backend in ``TASKS`` (E005): it has none, and would ignore them."""
+    """Report OPTIONS of our backend in ``TASKS`` that are unknown or cannot be used (E005)."""
     return [
         Error(
-            f"TASKS[{alias!r}] gives OPTIONS to BackWaveBackend, which has none: {', '.join(options)}.",
-            hint="Options of a job belong to @job; settings of the app belong to BACKWAVE.",
+            wrong,
+            hint="They are defaults for the alias's jobs. Other options of a job belong to @job, "
+            "and settings of the app to BACKWAVE.",
             id="django_backwave.E005",
         )
         for alias, options in _options_of_ours()
-        if options
+        for wrong in _wrong_options(alias, options)
     ]
 
 
-def _options_of_ours() -> Iterator[tuple[str, dict[str, Any]]]:
+def _wrong_options(alias: str, options: Any) -> Iterator[str]:
+    for one in [{name: value} for name, value in options.items()] if isinstance(options, dict) else [options]:
+        try:
+            jobs.check_options(alias, one)
+        except InvalidTaskBackend as error:
+            yield str(error)
+
+
+def _options_of_ours() -> Iterator[tuple[str, Any]]:
     for alias in task_backends:
         try:
             backend = task_backends[alias]

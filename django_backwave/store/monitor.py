@@ -47,6 +47,12 @@ def history(job_id: UUID, *, secrets: bool, using: str) -> list[Attempt]:
     return list(attempts[:KEPT_ATTEMPTS])
 
 
+def attempts_before(job_id: UUID, number: int, *, using: str) -> list[Attempt]:
+    """Return the attempts of a job before this one, oldest first."""
+    attempts = Attempt.objects.using(using).filter(job_id=job_id, number__lt=number)
+    return list(attempts.order_by("number"))
+
+
 def tags_of(job_id: UUID, *, using: str) -> list[Tag]:
     """Return the tags of a job."""
     return list(Tag.objects.using(using).filter(job_id=job_id))

@@ -17,7 +17,7 @@ from django.db import connections
 from django_backwave.core.outcome import CANCEL_CAUSE, EXPIRED_CAUSE
 from django_backwave.core.protocol import Claimed, Key, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.models import Attempt, Job, Tag
+from django_backwave.models import Attempt, Job, Tag, fields
 from django_backwave.store import arrays, aside, clock, fence
 from django_backwave.store.locking import single_statement
 
@@ -149,6 +149,10 @@ _BEYOND = """
                    AND (j.due_at, j.id) > (COALESCE(past.due_at, '-infinity'),
                                            COALESCE(past.id, '00000000-0000-0000-0000-000000000000'))"""
 
+#: A lease that no interval can hold, written by hand, must not stop every claim; so must no NaN, which is
+#: more than any number there.
+_LEASE = "LEAST(GREATEST(COALESCE(j.lease_seconds, %(lease)s), 0), 1e9)"
+
 #: Which jobs may be claimed ahead of a free slot, as ``Claimed.may_wait`` has it.
 _MAY_WAIT = "j.failures = 0 AND j.max_attempts > 1 AND j.expires_at IS NULL"
 
@@ -178,7 +182,7 @@ def _claim_sql(
                started_at = CASE WHEN pick.late THEN j.started_at END,
                progress = CASE WHEN pick.late THEN j.progress END,
                lease_expires_at = CASE WHEN NOT pick.late THEN
-                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s)) END,
+                   {instant} + make_interval(secs => {_LEASE}) END,
                finished_at = CASE WHEN pick.late THEN {instant} ELSE j.finished_at END,
                cause = CASE WHEN pick.late THEN %(expired)s ELSE j.cause END
           FROM {"chosen" if choosy else "pick"} pick
@@ -187,7 +191,8 @@ def _claim_sql(
                j.max_attempts,
                j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds, j.timeout_seconds,
                j.headers,
-               j.due_at AT TIME ZONE 'UTC', j.enqueued_at AT TIME ZONE 'UTC',
+               {fields.readable("j.due_at")} AT TIME ZONE 'UTC',
+               {fields.readable("j.enqueued_at")} AT TIME ZONE 'UTC',
                {instant} AT TIME ZONE 'UTC',
                extract(epoch FROM {instant} - j.unroutable_since)::float8,
                {_MAY_WAIT})"""
@@ -255,7 +260,7 @@ def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str
         ), settled AS (
             UPDATE {jobs} j
                SET state = CASE WHEN m.cancelled THEN {_CANCELLED} ELSE m.state END,
-                   failures = m.failures,
+                   failures = CASE WHEN m.cancelled THEN j.failures ELSE m.failures END,
                    due_at = CASE WHEN m.cancelled OR m.due_in IS NULL THEN j.due_at
                             ELSE {instant} + make_interval(secs => m.due_in) END,
                    worker = '', lease_expires_at = NULL,

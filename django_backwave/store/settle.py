@@ -344,6 +344,7 @@ def _under_cancel(entry: Entry) -> Entry:
         return entry
     decision = entry.decision._replace(
         state=JobState.CANCELLED,
+        failures=entry.report.job.failures,
         outcome=AttemptOutcome.CANCELLED,
         cause=CANCEL_CAUSE,
         due_in=None,

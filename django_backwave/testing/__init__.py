@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from django_backwave.testing.clock import Clock, virtual_clock
     from django_backwave.testing.enqueued import assert_enqueued, assert_not_enqueued, enqueued_jobs
-    from django_backwave.testing.running import Run, RunError, arun_jobs, run_jobs
+    from django_backwave.testing.running import arun_jobs, run_jobs
+    from django_backwave.testing.runs import Run, RunError
 
 _HOMES = {
     "Clock": "django_backwave.testing.clock",
-    "Run": "django_backwave.testing.running",
-    "RunError": "django_backwave.testing.running",
+    "Run": "django_backwave.testing.runs",
+    "RunError": "django_backwave.testing.runs",
     "arun_jobs": "django_backwave.testing.running",
     "assert_enqueued": "django_backwave.testing.enqueued",
     "assert_not_enqueued": "django_backwave.testing.enqueued",

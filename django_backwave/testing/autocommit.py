@@ -2,9 +2,9 @@
 
 A TestCase wraps each test in a transaction. A handler in a worker begins outside of any: what it writes is
 there at once, whether or not it fails later; an error of one statement spoils no other; its outermost
-``atomic()`` may be durable, and its ``on_commit`` callbacks run when that ends. A savepoint around the whole
-handler would get the first three of these wrong. So for a while the connection says that it is in autocommit
-mode, and does with savepoints of the test's transaction what it does with transactions otherwise.
+``atomic()`` may be durable, and its ``on_commit`` callbacks run when that ends. One savepoint around the whole
+handler would get most of these wrong. So for a while the connection says that it is in autocommit mode, and
+does with savepoints of the test's transaction what it does with transactions otherwise.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def roll_back_what_is_open() -> None:
     """Roll back the transactions that a handler has begun and not ended, as a worker does."""
     for connection in connections.all(initialized_only=True):
         given = connection.settings_dict["AUTOCOMMIT"]
-        if connection.connection is None or (
-            not connection.in_atomic_block and connection.autocommit is given
-        ):
+        left_open = connection.in_atomic_block or connection.autocommit is not given
+        if connection.connection is None or not left_open:
             continue
         logger.warning(
             "action=transaction_left_open database=%s: rolled back; a handler must end what it begins",
@@ -92,11 +91,12 @@ class _Disguise:
             with connection.execute_wrapper(self._execute):
                 yield
         finally:
-            if self._begun:
+            try:
                 self._rollback()
-            for name in methods:
-                delattr(connection, name)  # the class has the real ones
-            _become(connection, kept)
+            finally:
+                for name in methods:
+                    delattr(connection, name)  # the class has the real ones
+                _become(connection, kept)
 
     # In the place of the connection's own methods.
 

@@ -95,7 +95,7 @@ def virtual_clock(start: datetime | None = None) -> Iterator[Clock]:
     """Let jobs live by a clock that stands still until it is moved, and give that clock.
 
     Enqueues, ``run_jobs`` and everything else that asks what is due go by it, in this process. It begins at
-    ``start``, else at the time of the database. In a TestCase: ``clock = self.enterContext(virtual_clock())``.
+    ``start``, else at the time of the database. A TestCase writes ``self.enterContext(virtual_clock())``.
     """
     clock = Clock(start)
     _open.append(clock)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import inspect
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.utils.module_loading import import_string
+
 from django_backwave import registry
-from django_backwave.backend import first_of_ours, jobs_database
-from django_backwave.compat import AnyTask
+from django_backwave.backend import backend_for, jobs_database
+from django_backwave.compat import Task
 from django_backwave.core.states import JobState
 from django_backwave.jobs import PER_ENQUEUE, adopt
 from django_backwave.models import Job
 from django_backwave.payload import shown
+from django_backwave.results import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from django.db.models import QuerySet
 
+    from django_backwave.compat import AnyTask
     from django_backwave.jobs import BackWaveTask
     from django_backwave.results import JobResult
 
@@ -66,15 +71,15 @@ def _rows() -> QuerySet[Job]:
 
 
 def _results(rows: QuerySet[Job]) -> list[JobResult]:
-    backend = first_of_ours()
-    return [backend.get_result(str(pk)) for pk in rows.values_list("pk", flat=True)]
+    told = rows.values_list("pk", "name", "queue")
+    return [backend_for(task_of(name), queue).get_result(str(pk)) for pk, name, queue in told]
 
 
 def _names(task: AnyTask | str) -> list[str]:
     if isinstance(task, str):
         known = registry.resolve(task)
         return [task] if known is None else _names(known)
-    if not isinstance(task, AnyTask):
+    if not isinstance(task, Task):
         raise TypeError(f"Give a task, as @job and @task make them, or a job's name; got {shown(task)}.")
     own = adopt(task)
     return [own.job_name, *own.aliases]
@@ -89,7 +94,7 @@ def _fitting(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
         result
         for result in _results(rows)
         if (wanted is None or wanted == _bound_as_far_as_it_fits(task, result))
-        and all(value == _option(result, option) for option, value in options.items())
+        and all(_agrees(result, option, value) for option, value in options.items())
     ]
 
 
@@ -106,9 +111,8 @@ def _bound(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
 
 
 def _bound_as_far_as_it_fits(task: AnyTask, result: JobResult) -> dict[str, Any] | None:
-    return (
-        None if registry.binds(task, result.args, result.kwargs) else _bound(task, result.args, result.kwargs)
-    )
+    args, kwargs = result.args, result.kwargs
+    return None if registry.binds(task, args, kwargs) else _bound(task, args, kwargs)
 
 
 def _as_json(value: Any) -> Any:
@@ -121,16 +125,20 @@ def _as_json(value: Any) -> Any:
 
 def _options(task: BackWaveTask) -> dict[str, Any]:
     """Return the options that ``using()`` has changed."""
-    base = registry.resolve(task.job_name)
-    return {
-        option: getattr(task, option)
-        for option in PER_ENQUEUE
-        if base is not None and option != "backend" and getattr(task, option) != getattr(base, option)
-    }
+    base = registry.resolve(task.job_name) or adopt(import_string(task.module_path))
+    changed = (option for option in PER_ENQUEUE if getattr(task, option) != getattr(base, option))
+    return {option: getattr(task, option) for option in changed if option != "backend"}
 
 
-def _option(result: JobResult, option: str) -> Any:
-    return result.tags if option == "tags" else getattr(result.task, option)
+def _agrees(result: JobResult, option: str, value: Any) -> bool:
+    """Whether a job was enqueued with an option, as far as its row tells."""
+    if option == "tags":
+        return set(value) <= set(result.tags)  # handlers may have given it others
+    found = getattr(result.task, option)
+    if option == "expires" and found is not None and not isinstance(value, datetime):
+        # The enqueue may have read the clock once for each of them.
+        return abs((found - result.enqueued_at).total_seconds() - value) < 1
+    return bool(found == value)
 
 
 def _wanted(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -50,7 +50,9 @@ class Listener:
         """Serve a worker; ``run`` is the body of the listener's thread."""
         self._worker = worker
         self._alias = alias
+        self._silent = False  # there is nothing to hear, and that was told
         self._failures = 0
+        self._listens_since: float | None = None
         self._bell, self._rope = socket.socketpair()  # who pulls the rope ends a wait
 
     def stop(self) -> None:
@@ -65,15 +67,16 @@ class Listener:
                 try:
                     self._listen()
                 except Exception as error:
-                    self._fell_silent(error)
-                finally:
                     drop_connection(self._alias)
+                    self._fell_silent(error)
+        drop_connection(self._alias)
 
     def _listen(self) -> None:
         subscription = Subscription(self._alias)
-        if self._failures:
+        if self._silent:
             logger.info("action=notify_back worker=%s database=%s", self._worker.name, self._alias)
-        self._failures = 0
+        self._silent = False
+        self._listens_since = clock.monotonic()
         self._wake({ANYWHERE})  # who knows what was said while nobody listened
         with selectors.DefaultSelector() as selector:
             selector.register(subscription, selectors.EVENT_READ)
@@ -92,7 +95,7 @@ class Listener:
 
     def _fell_silent(self, error: Exception) -> None:
         """Say once that the worker only polls, and wait before the next try."""
-        if not self._failures:
+        if not self._silent:
             logger.warning(
                 "action=notify_unavailable worker=%s database=%s error=%s: %s: the worker only polls for now",
                 self._worker.name,
@@ -100,6 +103,10 @@ class Listener:
                 type(error).__name__,
                 str(error).partition("\n")[0],
             )
+        self._silent = True
+        since, self._listens_since = self._listens_since, None
+        if since is not None and clock.monotonic() - since >= RETRY_CAP:
+            self._failures = 0  # and not after a connection that was lost as soon as it was made
         wait = min(RETRY_CAP, RETRY_FIRST * 2.0 ** min(self._failures, 32))
         self._failures += 1
         with selectors.DefaultSelector() as selector:

@@ -41,6 +41,7 @@ from django_backwave.store.retention import prune, prune_workers
 from django_backwave.store.settle import settle, settle_and_take
 from django_backwave.worker import clock
 from django_backwave.worker.connections import drop_connection, forget_queries, own_connection
+from django_backwave.worker.courtesy import Courtesy
 
 if TYPE_CHECKING:
     from django_backwave.worker.worker import Worker
@@ -60,6 +61,7 @@ class Pump:
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._errands: deque[StoreCommand] = deque()
         self._thread: threading.Thread | None = None
+        self._courtesy = Courtesy(worker.using)
         self._troubled = False
         self.round_at = clock.monotonic()
 
@@ -88,8 +90,11 @@ class Pump:
         for event in self._events(rest):
             self._worker.feed(event)
         while self._errands and not self._worker.exited.is_set():
-            for event in self._carry_out(self._errands.popleft()):
+            with self._courtesy.writing():
+                events = self._carry_out(self._errands.popleft())
+            for event in events:
                 self._worker.feed(event)
+            self._worker.exited.wait(self._courtesy.rest())
         forget_queries(self._worker.using)
         self.round_at = clock.monotonic()
 

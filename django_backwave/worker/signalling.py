@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.cache import caches
+from django.db import DatabaseError
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from django_backwave import registry, results
@@ -23,6 +24,7 @@ from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import JobState
 from django_backwave.signals import job_abandoned, job_retrying, job_stale
 from django_backwave.store import clock as database_clock
+from django_backwave.store import monitor
 from django_backwave.worker.connections import Hygiene
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from django_backwave.backend import BackWaveBackend
     from django_backwave.core.outcome import Decision
     from django_backwave.core.protocol import Report
+    from django_backwave.models import Attempt
     from django_backwave.results import JobResult
     from django_backwave.store.expire import Expired
     from django_backwave.worker.execution import Execution
@@ -96,10 +99,11 @@ class Signaller:
 
     def started(self, execution: Execution) -> None:
         """Tell of a handler's start."""
-        task = results.task_of(execution.job.name)
-        backend = backend_for(task)
-        result = results.of_claim(execution.job, task, execution.worker)
-        self._send(task_started, backend, task_result=result)
+        job = execution.job
+        task = results.task_of(job.name)
+        earlier = self._earlier(task_started, execution)
+        result = results.of_claim(job, task, execution.worker, earlier=earlier)
+        self._send(task_started, backend_for(task, job.queue), task_result=result)
 
     def ended(self, execution: Execution, report: Report, verdict: Verdict, decision: Decision) -> None:
         """Tell of an attempt's end, by what the store made of it."""
@@ -124,7 +128,7 @@ class Signaller:
 
     def abandoned(self, lease: Expired) -> None:
         """Tell of a lapsed lease, and of the job's end if it was that."""
-        backend = _backend_of(lease.name)
+        backend = _backend_of(lease.name, lease.queue)
         if _has_listeners(job_abandoned):
             self._send(
                 job_abandoned,
@@ -147,7 +151,7 @@ class Signaller:
             job = execution.job
             self._send(
                 signal,
-                _backend_of(job.name),
+                _backend_of(job.name, job.queue),
                 job_id=job.job_id,
                 name=job.name,
                 queue=job.queue,
@@ -174,9 +178,16 @@ class Signaller:
             error=decision.error if failed else None,
             cause="" if state is JobState.SUCCEEDED else decision.cause,
             output=written.outcome.output if isinstance(written.outcome, Succeeded) else None,
+            earlier=self._earlier(task_finished, execution),
         )
         error = execution.error if failed else None
-        self._send(task_finished, backend_for(task), within=error, task_result=result)
+        self._send(task_finished, backend_for(task, job.queue), within=error, task_result=result)
+
+    def _earlier(self, signal: Signal, execution: Execution) -> list[Attempt]:
+        """Return a job's attempts before this one, if somebody listens who may count them."""
+        if execution.job.attempt == 1 or not _has_listeners(signal):
+            return []
+        return self._clean(partial(_read_earlier, execution))
 
     def _send(
         self, signal: Signal, backend: BackWaveBackend, *, within: BaseException | None = None, **given: Any
@@ -199,9 +210,17 @@ def _finish_is_heard(state: JobState) -> bool:
     return _has_listeners(task_finished) or _is_written(level)
 
 
-def _backend_of(name: str) -> BackWaveBackend:
+def _backend_of(name: str, queue: str) -> BackWaveBackend:
     task = registry.resolve(name)
-    return first_of_ours() if task is None else backend_for(task)
+    return first_of_ours() if task is None else backend_for(task, queue)
+
+
+def _read_earlier(execution: Execution) -> list[Attempt]:
+    key = execution.job.key
+    try:
+        return monitor.attempts_before(key.job_id, key.attempt, using=execution.using)
+    except DatabaseError:  # an outage: then the signal knows of this attempt only
+        return []
 
 
 def _read(backend: BackWaveBackend, job_id: str) -> JobResult | None:

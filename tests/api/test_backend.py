@@ -21,6 +21,7 @@ from django_backwave import (
 )
 from django_backwave.backend import jobs_database
 from django_backwave.compat import (
+    TASKS_PACKAGE,
     InvalidTask,
     TaskResultDoesNotExist,
     TaskResultMismatch,
@@ -28,6 +29,7 @@ from django_backwave.compat import (
     task,
     task_backends,
     task_enqueued,
+    tasks_logger,
 )
 from django_backwave.exceptions import ForeignTransaction, InvalidArguments, InvalidJob
 from django_backwave.jobs import OURS, aenqueue_many
@@ -36,7 +38,7 @@ from tests.api import handlers
 
 pytestmark = pytest.mark.django_db
 OURS_PATH = "django_backwave.BackWaveBackend"
-IMMEDIATE = {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}
+IMMEDIATE = {"BACKEND": f"{TASKS_PACKAGE}.backends.immediate.ImmediateBackend"}
 
 BAD_ENQUEUES = [
     (lambda: handlers.send_receipt.enqueue(), "The arguments do not fit tests.api.handlers.send_r"),
@@ -179,11 +181,11 @@ def test_a_task_is_validated_again_when_it_is_enqueued(settings):
 
 def test_many_jobs_are_written_together_and_come_back_in_order():
     with CaptureQueriesContext(connection) as queries:
-        results = enqueue_many(handlers.echo, [((number,), {"n": number}) for number in range(50)])
+        results = enqueue_many(handlers.echo, [((number,), {"n": number}) for number in range(30)])
 
     inserts = [query for query in queries if query["sql"].startswith("INSERT")]
     assert len(inserts) == 1
-    assert [result.args for result in results] == [[number] for number in range(50)]
+    assert [result.args for result in results] == [[number] for number in range(30)]
     assert [result.id for result in results] == [str(row.pk) for row in Job.objects.order_by("pk")]
     assert len({result.enqueued_at for result in results}) == 1
     assert results[7].task.get_result(results[7].id) == results[7]
@@ -260,7 +262,7 @@ def test_a_broken_receiver_does_not_deny_the_job(caplog):
 
 
 def test_djangos_own_log_lines_appear(caplog):
-    with caplog.at_level(logging.DEBUG, "django.tasks"):
+    with caplog.at_level(logging.DEBUG, tasks_logger.name):
         result = handlers.send_receipt.enqueue(7)
 
     line = f"Task id={result.id} path=tests.api.handlers.send_receipt enqueued backend={OURS}"

@@ -14,8 +14,9 @@ from django_backwave.checks import (
     check_options,
     check_row_locks,
 )
+from django_backwave.compat import TASKS_PACKAGE
 
-IMMEDIATE = "django.tasks.backends.immediate.ImmediateBackend"
+IMMEDIATE = f"{TASKS_PACKAGE}.backends.immediate.ImmediateBackend"
 OURS = "django_backwave.BackWaveBackend"
 
 
@@ -123,17 +124,32 @@ def test_the_servers_of_the_tests_know_skip_locked_or_have_no_row_locks():
     assert check_row_locks(databases=["default"]) == []
 
 
-def test_options_of_our_backend_are_an_error(settings):
+def test_wrong_options_of_our_backend_are_errors(settings):
+    """Each for itself, so that one run of the check tells them all."""
     settings.TASKS = {
-        "default": {"BACKEND": OURS, "OPTIONS": {"retries": 3}},
+        "default": {"BACKEND": OURS, "OPTIONS": {"retries": 3, "max_attempts": 0, "timeout": 60}},
         "plain": {"BACKEND": OURS},
         "other": {"BACKEND": IMMEDIATE, "OPTIONS": {"theirs": 1}},
     }
 
+    unknown, wrong = check_options()
+
+    assert ids([unknown, wrong]) == ["E005", "E005"]
+    assert unknown.msg == (
+        "TASKS['default']['OPTIONS'] has the unknown option 'retries'. The options are: max_attempts, "
+        "backoff, lease, timeout."
+    )
+    assert wrong.msg == (
+        "max_attempts of TASKS['default']['OPTIONS'] must be a whole number from 1 to 2,147,483,647, got 0."
+    )
+
+
+def test_options_that_are_no_dict_are_an_error(settings):
+    settings.TASKS = {"default": {"BACKEND": OURS, "OPTIONS": ["max_attempts"]}}
+
     [message] = check_options()
 
-    assert ids([message]) == ["E005"]
-    assert message.msg == "TASKS['default'] gives OPTIONS to BackWaveBackend, which has none: retries."
+    assert message.msg == "TASKS['default']['OPTIONS'] must be a dict, got ['max_attempts']."
 
 
 def test_a_backend_that_keeps_no_job_is_warned_of_in_deployment(settings):

@@ -106,7 +106,7 @@ def test_tasks_of_other_backends_are_taken_up_with_defaults(shop):
     shop(
         "tasks",
         """
-        from django.tasks import task
+        from django_backwave.compat import task
 
         @task(priority=0)
         def pay(): ...

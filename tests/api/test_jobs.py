@@ -12,14 +12,14 @@ import django
 import pytest
 
 from django_backwave import Backoff, BackWaveBackend, job, registry
-from django_backwave.compat import InvalidTask, task, task_backends
+from django_backwave.compat import TASKS_PACKAGE, InvalidTask, task, task_backends
 from django_backwave.exceptions import InvalidJob
 from django_backwave.jobs import OURS, BackWaveTask, JobOptions, adopt
 from django_backwave.registry import resolve
 from tests.api import handlers
 
 OURS_PATH = "django_backwave.BackWaveBackend"
-IMMEDIATE = {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}
+IMMEDIATE = {"BACKEND": f"{TASKS_PACKAGE}.backends.immediate.ImmediateBackend"}
 WHERE = "tests.api.handlers.plain"
 
 
@@ -85,8 +85,8 @@ def test_an_unknown_option_is_refused():
 
     assert str(caught.value) == (
         f"{WHERE} has the unknown option 'max_atempts'. The options are: priority, queue_name, "
-        "backend, takes_context, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease, timeout, "
-        "atomic."
+        "backend, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease, timeout, atomic, "
+        "takes_context."
     )
     assert resolve(WHERE) is None
 
@@ -230,10 +230,10 @@ def test_plain_tasks_of_our_backend_are_jobs(settings, monkeypatch):
 
 
 def test_djangos_decorator_takes_our_options(settings, monkeypatch):
-    """Since Django 6.1; before, the decorator itself refuses them."""
+    """Since Django 6.1, and with the backport; the decorator of Django 6.0 itself refuses them."""
     monkeypatch.setattr(registry._registry, "_tasks", {})
     settings.TASKS = {"default": {"BACKEND": OURS_PATH}}
-    if django.VERSION < (6, 1):
+    if (6, 0) <= django.VERSION < (6, 1):
         with pytest.raises(TypeError, match="unexpected keyword argument 'name'"):
             task(name="plain")
         return

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_backwave.core.limits import MOST_TAGS
 from django_backwave.core.jsontext import decode_json
+from django_backwave.core.limits import MOST_TAGS
 from django_backwave.notes import Notes, Progress, Word
 from tests.api.test_context import context
 

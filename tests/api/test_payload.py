@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from django_backwave import payload
-from django_backwave.exceptions import InvalidArguments, InvalidJob
 from django_backwave.core.jsontext import decode_json
+from django_backwave.exceptions import InvalidArguments, InvalidJob
 
 WHERE = "shop.jobs.pay"
 
@@ -180,7 +180,7 @@ def test_an_output_has_a_limit_of_its_own(settings):
     settings.BACKWAVE = {"MAX_OUTPUT": 3}
 
     with pytest.raises(InvalidJob, match=r"The output of shop\.jobs\.pay is 4 bytes of JSON, more "):
-        payload.encode_output(WHERE, None)
+        payload.encode_output(WHERE, True)
     with pytest.raises(InvalidArguments, match=r"Unsupported type set \(\{1\}\) in the output of"):
         payload.encode_output(WHERE, {1})
 

@@ -157,7 +157,7 @@ def test_silence_after_real_workers(tmp_path):
         cancelled = started(tmp_path / "cancelled", "hold_then_fail")
         operations.cancel([cancelled.job.pk], actor="anna")
         cancelled.go()
-        assert wait_for_state(cancelled.job, JobState.CANCELLED).failures == 1
+        assert wait_for_state(cancelled.job, JobState.CANCELLED).failures == 0
         wait_for_state(retried, JobState.DEAD_LETTERED)
         wait_for_state(gone, JobState.DEAD_LETTERED)
         operations.requeue([dead.pk], reset_failures=False)

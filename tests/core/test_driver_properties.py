@@ -46,6 +46,7 @@ from django_backwave.core.protocol import (
     ReleaseUnknown,
     Renewal,
     Renewed,
+    Report,
     Scan,
     Scanned,
     Settle,
@@ -72,8 +73,8 @@ NAMES = ("a", "b")
 LEASE = 6.0
 
 #: Seconds that handlers hold their slots for, as they say.
-QUICK = 0.0005
-TOOK = st.sampled_from([None, QUICK, 0.004, 0.05, 3.0])
+QUICK = 0.01  # forty jobs ahead of four slots
+TOOK = st.sampled_from([None, 0.0005, QUICK, 0.05, 3.0])
 
 #: How far floats of this size may be off.
 GRAIN = 1e-6
@@ -172,9 +173,12 @@ class World(RuleBasedStateMachine):
         late_count = int(late and due > 0)
         sent_at = self.now - 0.001
         answer = ClaimAnswered(self.now, command, jobs, sent_at, past=past, late=late_count, passed=passed)
+        withdrawing = self.withdrawing
         starts = [each.job for each in self.feed(answer) if isinstance(each, Start)]
         assert starts == sorted(starts, key=lambda job: job.may_wait)
         assert all(job.may_wait or job.key not in self.waiting for job in starts), "it would have to wait"
+        behind = [job for job in jobs if job.key in self.waiting and self.is_paused(job)]
+        assert withdrawing or not behind, "what was paused under the claim goes back"
 
     def new_jobs(self, command: Claim, count: int, *, hasty: int) -> list[Claimed]:
         """Return jobs in queue order; the last ones are those that may not wait."""
@@ -254,6 +258,17 @@ class World(RuleBasedStateMachine):
             self.the_inbox_is_read()
             self.time_passes(LINGER)
 
+    @precondition(lambda self: self.waiting)
+    @rule(share=st.sampled_from([0.0, 0.01]))
+    def jobs_trickle_in_while_the_slots_are_taken(self, share: float) -> None:
+        for _ in range(4):
+            self.a_wake_up_comes("mail")
+            if self.of(Scan):
+                self.scan_is_answered({"mail": 0.0})
+            if self.of(Claim):
+                self.bring(share)
+            self.time_passes(0.1)
+
     @precondition(lambda self: self.of(Sweep, Prune, ReleaseUnknown))
     @rule(more=st.booleans())
     def upkeep_is_answered(self, more: bool) -> None:
@@ -312,19 +327,24 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.inbox)
     @rule()
     def the_inbox_is_read(self) -> None:
+        """The worker makes one event of all handlers' ends, as here."""
         while self.inbox:
-            event = self.inbox.pop(0)
-            if isinstance(event, Finished):
-                self.hear(event)
-            else:
-                self.ended |= {each.job.key: self.now for each in event.reports}
-                self.started -= len(event.reports)
-                self.marks.clear()
-            self.feed(event)
+            events, self.inbox = self.inbox, []
+            ends = [each for event in events if isinstance(event, Finished) for each in event.reports]
+            for event in events:
+                if isinstance(event, Withdrawn):
+                    self.ended |= {each.job.key: self.now for each in event.reports}
+                    self.started -= len(event.reports)
+                    self.marks.clear()
+                    self.inbox = [Finished(self.now, ends)]
+                    self.feed(event)
+                    self.inbox.pop(0)
+            self.hear(ends)
+            self.feed(Finished(self.now, ends))
 
-    def hear(self, event: Finished) -> None:
+    def hear(self, ends: list[Report]) -> None:
         settling = {each.job.key for command in self.of(Settle) for each in command.reports}
-        for each in event.reports:
+        for each in ends:
             key = each.job.key
             if each.took is not None:
                 self.ahead.ran(each.took)
@@ -434,10 +454,13 @@ class World(RuleBasedStateMachine):
         assert keys <= self.code_running - self.overdue
         assert self.busy > self.concurrency, "somebody waits, as far as anybody knows"
         jobs = {**self.running, **self.waiting}
-        paused = isinstance(event, Paused) and all(self.is_paused(jobs[key]) for key in keys & jobs.keys())
-        if self.stopped_at is None and not paused:
+        news = isinstance(event, Paused | ClaimAnswered)
+        if news and all(self.is_paused(jobs[key]) for key in keys & jobs.keys()):
+            pass
+        elif self.stopped_at is None:
             self.ahead.was_wrong()
-            assert min(self.waits_since.values()) + PATIENCE <= self.now + GRAIN
+            oldest = min((self.waits_since[key] for key in self.waiting), default=self.now)
+            assert self.inbox or oldest + PATIENCE <= self.now + GRAIN
         back = [self.waiting.pop(key) for key in list(self.waiting) if key in keys]
         reports = [report(job, Released())._replace(started_after=None) for job in back]
         self.inbox.append(Withdrawn(self.now, reports))
@@ -560,8 +583,8 @@ class World(RuleBasedStateMachine):
                 case Settle():
                     self.settle(command, [])
                 case Claim():
-                    self.feed(ClaimAnswered(self.now, command, [], self.now, past=command.past))
-                    self.marks.pop(command.queue, None)
+                    self.open.insert(0, command)
+                    self.bring(0.0)
                 case Scan():
                     self.feed(Scanned(self.now, {}))
                 case _:

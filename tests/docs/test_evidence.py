@@ -47,12 +47,12 @@ def test_each_guarantee_has_one_file_and_each_file_a_guarantee():
 
 
 def test_a_table_is_read_as_it_is_written():
-    run = {"server": "SQLite 3.40", "passed": dict.fromkeys(NAMES, 7), "skipped": {"G3": 2}}
+    columns = {
+        "SQLite 3.40": {name: (7, 2 if name == "G3" else 0) for name in NAMES},
+        "PostgreSQL 18": dict.fromkeys(NAMES, (9, 0)),
+    }
 
-    read = committed(f"text\n{evidence.BEGIN}{table([run])}{evidence.END}more")
-
-    assert list(read) == ["SQLite 3.40"]
-    assert read["SQLite 3.40"] == {name: (7, 2 if name == "G3" else 0) for name in NAMES}
+    assert committed(f"text\n{evidence.BEGIN}{table(columns)}{evidence.END}more") == columns
 
 
 def run_like_the_table(**changes) -> dict:
@@ -121,3 +121,28 @@ def test_a_test_without_its_guarantee_ends_the_collection(marks, message):
 
     with pytest.raises(pytest.UsageError, match=message):
         guarantee_of(item)
+
+
+def told(when: str, outcome: str, guarantee: str) -> SimpleNamespace:
+    """Return what pytest reports of one phase of a test."""
+    return SimpleNamespace(
+        when=when,
+        passed=outcome == "passed",
+        failed=outcome == "failed",
+        user_properties=[("guarantee", guarantee), ("server", "SQLite 3.40")],
+    )
+
+
+@pytest.mark.parametrize("case", ["whole", "one left out", "one failed", "a tear-down failed"])
+def test_only_a_whole_run_without_a_failure_is_evidence(tmp_path, case):
+    run = evidence.Run()
+    for name in list(NAMES)[1 if case == "one left out" else 0 :]:
+        run.add(told("call", "passed", name), None)
+    if case == "one failed":
+        run.add(told("call", "failed", "G4"), None)
+    if case == "a tear-down failed":
+        run.add(told("teardown", "failed", "G4"), None)
+    run.write(tmp_path)
+
+    files = [file.name for file in tmp_path.iterdir()]
+    assert files == (["conformance-sqlite-3.40.json"] if case == "whole" else [])

@@ -92,7 +92,8 @@ def test_insert_many_reads_the_clock_once():
     with CaptureQueriesContext(connection) as queries:
         at = insert_many(jobs, using="default")
 
-    assert sum("INSERT" in query["sql"] for query in queries) == 2
+    # Before Django 6.0 its SQLite takes 999 values in a statement, and cuts a batch into more of them.
+    assert sum("INSERT" in query["sql"] for query in queries) >= 2
     assert set(Job.objects.values_list("due_at", "enqueued_at")) == {(at, at)}
 
 

@@ -53,7 +53,8 @@ class Proxy:
         self._flowing.clear()
 
     def restore(self) -> None:
-        """Let everything pass again, what was held first."""
+        """Let everything pass again, what was held first; no word is waited for any more."""
+        self._word = None
         self._refusing = False
         self._flowing.set()
 
@@ -75,7 +76,11 @@ class Proxy:
             if self._refusing:
                 _close(client)
                 continue
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # it is down
+                _close(client)
+                continue
             with self._lock:
                 self._sockets |= {client, server}
             self._spawn(lambda pair=(client, server): self._forward(*pair))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import signal
 import threading
@@ -19,7 +18,7 @@ from django_backwave.models import Job
 from django_backwave.store.enqueue import insert_one
 from django_backwave.worker.listener import Listener, listening_alias
 from tests import processes
-from tests.factories import new_job
+from tests.factories import new_job, second_connection
 from tests.processes import journal, wait_until
 from tests.worker.proxy import Proxy
 from tests.worker.support import enqueue, wait_for_state
@@ -196,12 +195,24 @@ def test_other_databases_have_nothing_to_listen_to(caplog):
 
 
 @pytest.mark.only_on("postgres")
-@pytest.mark.parametrize(("setting", "alias"), [(True, "default"), ("other", "other"), (False, None)])
+@pytest.mark.parametrize(("setting", "alias"), [(True, "default"), ("direct", "direct"), (False, None)])
 def test_the_setting_chooses_the_alias(settings, setting, alias):
     """Where the jobs' alias leads through PgBouncer, another one goes past it."""
     settings.BACKWAVE = {"NOTIFY": setting}
 
-    assert listening_alias("default") == alias
+    with second_connection("direct"):
+        assert listening_alias("default") == alias
+
+
+@pytest.mark.only_on("postgres")
+def test_an_alias_of_another_database_is_told(settings, caplog):
+    """The worker polls, and says why."""
+    settings.BACKWAVE = {"NOTIFY": "other"}
+
+    assert listening_alias("default") is None
+    assert caplog.messages == [
+        "action=notify_unavailable database=other error=it is no PostgreSQL: the worker polls"
+    ]
 
 
 @pytest.mark.only_on("postgres")
@@ -209,9 +220,7 @@ def test_psycopg2_cannot_listen(monkeypatch, caplog):
     """The worker polls, and says why."""
     monkeypatch.setattr(psycopg_any, "is_psycopg3", False)
 
-    with caplog.at_level(logging.WARNING):
-        assert listening_alias("default") is None
-
+    assert listening_alias("default") is None
     assert caplog.messages == [
         "action=notify_unavailable database=default error=listening needs psycopg 3, and this is psycopg2: "
         "the worker polls"

@@ -230,8 +230,7 @@ def _suspects(rows: tuple[Row, ...], using: str) -> dict[str, list[Row]]:
 
 def _histories(job_ids: list[UUID], using: str) -> dict[UUID, History]:
     attempts = Attempt.objects.using(using).filter(job_id__in=job_ids)
-    # A failure that met a cancel request counts, and its outcome is recorded as cancelled.
-    failed = Q(outcome__in=_FAILURES) | (Q(outcome=AttemptOutcome.CANCELLED.value) & ~Q(error_class=""))
+    failed = Q(outcome__in=_FAILURES)
     last = dict(attempts.filter(number=F("job__attempt")).values_list("job_id", "outcome"))
     groups = (
         attempts.order_by()

@@ -1,0 +1,1 @@
+"""Measures django_backwave beside other queues; `python -m benchmarks --help`, and README.md."""

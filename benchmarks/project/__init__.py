@@ -1,0 +1,1 @@
+"""A Django project with one task, for every contestant that runs tasks of Django."""

@@ -1,0 +1,188 @@
+"""Rows written by hand with garbage in every column: the worker lives, and runs the good jobs beside."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from django_backwave.core.states import JobState
+from django_backwave.models import Job
+from django_backwave.store.claim import Order, scan, take
+from django_backwave.store.doctor import Limits, examine
+from django_backwave.store.expire import expire, expire_waiting
+from django_backwave.store.overview import overview
+from django_backwave.store.retention import prunable, prune
+from tests.factories import STRANGER, WORKER, claimed, ready, report, send
+from tests.processes import journal
+from tests.worker import support
+
+QUEUE = "garbage"
+EARLIER = datetime(2020, 1, 1, tzinfo=UTC)
+
+DEEP = "[" * 100_000
+
+TEXTS = ["''", "' '", "'{'", "'💥'", "'''; DROP TABLE jobs; --'"]
+PAYLOADS = [
+    *TEXTS,
+    "'null'",
+    "'[]'",
+    "'7'",
+    "'NaN'",
+    """'{"args":1,"kwargs":{}}'""",
+    """'{"args":[],"kwargs":[]}'""",
+    """'{"args":[]}'""",
+    """'{"args":[1e999],"kwargs":{}}'""",
+    r"""'{"args":["\\ud800"],"kwargs":{}}'""".replace("\\\\", "\\"),
+    r"""'{"args":["\\u0000"],"kwargs":{}}'""".replace("\\\\", "\\"),
+    f"'{DEEP}'",
+    f"""'{{"args":[{"9" * 5000}],"kwargs":{{}}}}'""",
+]
+NUMBERS = ["-1", "0", "2147483647"]
+FLOATS = ["-1", "0", "1e-300", "1e300", "-1e300"]
+PRIORITIES = ["-32768", "32767"]
+INSTANTS = ["'0001-01-01 00:00:00'", "'9999-12-31 23:59:59.999999'"]
+
+COLUMNS = {
+    "name": TEXTS,
+    "queue": TEXTS,
+    "priority": PRIORITIES,
+    "payload": PAYLOADS,
+    "state": ["-1", "0", "7", "32767"],
+    "enqueued_at": INSTANTS,
+    "due_at": INSTANTS,
+    "expires_at": INSTANTS,
+    "max_attempts": NUMBERS,
+    "backoff_base": FLOATS,
+    "backoff_cap": FLOATS,
+    "backoff_jitter": FLOATS,
+    "lease_seconds": FLOATS,
+    "timeout_seconds": FLOATS,
+    "attempt": NUMBERS,
+    "failures": NUMBERS,
+    "worker": TEXTS,
+    "started_at": INSTANTS,
+    "cancel_requested_at": INSTANTS,
+    "unroutable_since": INSTANTS,
+    "finished_at": INSTANTS,
+    "cause": TEXTS,
+    "output": PAYLOADS,
+    "progress": PAYLOADS,
+    "headers": PAYLOADS,
+}
+
+#: What only one vendor takes: values by column, or by kind of column.
+OWN = {
+    "postgresql": {
+        "instants": [
+            "'-infinity'",
+            "'infinity'",
+            "'4713-01-01 00:00:00 BC'",
+            "'0001-01-01 00:00:00 BC'",
+            "'10000-01-01'",
+            "'294276-12-31'",
+        ],
+        "floats": ["'NaN'", "'Infinity'", "'-Infinity'"],
+    },
+    "sqlite": {
+        "instants": ["''", "'garbage'", "'2020-99-99 00:00:00'", "5", "1e300", "X'00FF'"],
+        "floats": ["'garbage'", "''", "9e999", "-9e999", "X'FF'"],
+        "numbers": ["'garbage'", "1.5", "9223372036854775807"],
+        "payload": ["X'FF00'", "CAST(X'FF' AS TEXT)"],
+    },
+    "mysql": {"instants": ["'0000-00-00 00:00:00'", "'1000-01-01 00:00:00'"], "numbers": ["4294967295"]},
+}
+
+KINDS = {
+    **dict.fromkeys(("name", "queue", "worker", "cause"), "texts"),
+    **dict.fromkeys(("payload", "output", "progress", "headers"), "payload"),
+    **dict.fromkeys(("max_attempts", "attempt", "failures"), "numbers"),
+    **{column: "floats" for column in COLUMNS if column.startswith("backoff") or column.endswith("_seconds")},
+    **{column: "instants" for column in COLUMNS if column.endswith(("_at", "_since"))},
+}
+
+
+def garbage():
+    """Yield column and literal, for every column and on every database."""
+    for column, values in COLUMNS.items():
+        for value in values:
+            yield "any", column, value
+        for vendor, own in OWN.items():
+            for value in own.get(KINDS.get(column, ""), ()):
+                yield vendor, column, value
+
+
+GARBAGE = list(garbage())
+
+
+def write(job_id: UUID, column: str, literal: str) -> bool:
+    """Write a literal into a job's row; False if the database itself keeps that out."""
+    table, key = Job._meta.db_table, Job(pk=job_id)._meta.pk.get_db_prep_value(job_id, connection)
+    sql = f"UPDATE {table} SET {column} = {literal} WHERE id = %s"
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute("SET SESSION sql_mode = ''")
+        try:
+            with transaction.atomic():
+                cursor.execute(sql.replace("%", "%%").replace("= %%s", "= %s"), [key])
+        except DatabaseError:
+            return False
+        finally:
+            if connection.vendor == "mysql":
+                cursor.execute("SET SESSION sql_mode = 'STRICT_TRANS_TABLES'")
+    return True
+
+
+def mine(rows):
+    return [each for each in rows if each[0] in ("any", connection.vendor)]
+
+
+def key(job):
+    return job.pk if isinstance(job, Job) else job.job_id
+
+
+def swept():
+    """Return a job whose lease has lapsed long ago."""
+    return claimed(worker=STRANGER, now=EARLIER)
+
+
+def ended():
+    """Return a job that has ended long ago."""
+    return ready(state=JobState.SUCCEEDED.value, finished_at=EARLIER)
+
+
+def name_of(case):
+    vendor, column, value = case
+    return f"{column}={value[:40]}"
+
+
+# One value at a time, through every door that reads rows.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("case", GARBAGE, ids=name_of)
+def test_no_door_is_blocked_by_a_row(case):
+    """Claims find the good jobs beside it, sweeps and reads do not fail of it."""
+    vendor, column, literal = case
+    if vendor not in ("any", connection.vendor):
+        return
+    bad = [ready(now=None, queue=QUEUE, due_at=EARLIER), swept(), ended()]
+    written = [write(job_id, column, literal) for job_id in map(key, bad)]
+    good = ready(now=None, queue=QUEUE)
+
+    assert scan(None, using="default").keys() >= {QUEUE}
+    taken = take(Order(QUEUE, 10, 10, 60.0), worker=WORKER, using="default")
+    assert good.pk in [job.job_id for job in taken.jobs], (written, taken)
+    for job in taken.jobs:
+        send(report(job), now=None)
+    assert Job.objects.values_list("state", flat=True).get(pk=good.pk) == JobState.SUCCEEDED.value
+    expire(jitter=lambda: 0.5, using="default")
+    expire_waiting(using="default")
+    overview(using="default")
+    examine(known=[], limits=Limits(), using="default")
+    prunable(keep_done=1.0, keep_dead=1.0, using="default")
+    prune(keep_done=1.0, keep_dead=1.0, using="default")
