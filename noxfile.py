@@ -16,7 +16,8 @@ DJANGOS = ["5.2", "6.0", "6.1"]
 
 #: What a version of Django or Python could break: whatever touches their interfaces. Not among it are the
 #: slow tests, and those of docs and tools, which `make test` runs.
-QUICK = ["-m", "not slow", "tests/core", "tests/contract", "tests/api", "tests/store", "tests/worker"]
+PARTS = ["admin", "api", "commands", "contract", "core", "store", "worker"]
+QUICK = ["-m", "not slow", *(f"tests/{part}" for part in PARTS)]
 
 #: What `tests/contract/test_third_parties.py` imitates.
 THIRD_PARTIES = [

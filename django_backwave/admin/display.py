@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 NOTHING = "\N{EN DASH}"
 
+#: The most seconds that are told apart; a row written by hand may say more, or NaN.
+LONGEST = 1e12
+
 # Tones are classes of the style sheet; the words say the same without any colour.
 _TONES = {
     JobState.WAITING: "quiet",
@@ -143,7 +146,7 @@ def duration(seconds: float | None) -> str:
     """Return a duration by its two largest units."""
     if seconds is None:
         return NOTHING
-    seconds = max(0.0, seconds)
+    seconds = max(0.0, min(LONGEST, seconds))
     if seconds < 1:
         return _("%(count)d ms") % {"count": round(seconds * 1000)} if seconds < 0.9995 else _in_units(1)
     return _in_units(int(seconds))
@@ -185,7 +188,8 @@ def backoff(job: Job) -> str:
 
 def pretty(value: Any) -> SafeString:
     """Return a JSON value, indented, as it stands in the row."""
-    return block(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return block(text.encode(errors="backslashreplace").decode())  # no page can hold a lone surrogate
 
 
 def block(text: str) -> SafeString:

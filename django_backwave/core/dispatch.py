@@ -35,6 +35,10 @@ class Rotation:
         self._turns.rotate(-1)
         return name
 
+    def others(self, count: int) -> tuple[str, ...]:
+        """Return the next queues in the round, up to so many, but for the one that was served last."""
+        return tuple(self._turns)[: min(count, len(self._turns) - 1)]
+
     def drop(self, name: str) -> None:
         """Forget a queue: it gave fewer jobs than were asked for."""
         if name in self._turns:

@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 #: Reports that one settle writes at most.
 BATCH = 250
 
+#: Queues beside its own that a claim may take from, so that many short ones do not make many claims.
+MORE_QUEUES = 49
+
 #: The longest time, in seconds, that a report or a free slot waits for company.
 LINGER = 0.02
 
@@ -102,7 +105,7 @@ class Driver:
         self._pauses = Pauses()
         self._watermarks = Watermarks()
         self._ahead = Ahead(options.concurrency)
-        self._wary = False  # the last claim passed over jobs that may not wait: the next is for free slots
+        self._wary = False  # claims passed over jobs that may not wait: the next is for free slots only
         self._withdrawing = False
         self._claiming: Claim | None = None
         self._lookout = Lookout(now, poll=options.poll, random=random)
@@ -212,10 +215,12 @@ class Driver:
         self._trouble = 0
         more = self._pauses.looked(event)
         self._watermarks.answered(event)
-        self._wary = event.passed > 0
+        # Until jobs come that may wait: else each claim ahead would only lock those that may not.
+        self._wary = event.passed > 0 or (self._wary and not any(job.may_wait for job in event.jobs))
         if len(event.jobs) + event.late + event.passed < event.command.limit and not more:
-            self._rotation.drop(event.command.queue)
-            self._lookout.came_short(event.command.queue, event.now, busy=bool(self._rotation))
+            for queue in (event.command.queue, *event.command.also):
+                self._rotation.drop(queue)
+                self._lookout.came_short(queue, event.now, busy=bool(self._rotation))
         if self._ending:
             # Stopped while the claim was under way: what it took goes back before anything of it starts.
             if event.jobs:
@@ -388,7 +393,8 @@ class Driver:
         slots = min(room, max(0, self.options.concurrency - self._held.busy))
         queue = self._rotation.next()
         past = self._watermarks.past(queue, now)
-        self._claiming = self._pauses.claim(queue, room, slots, now, past=past)
+        also = self._rotation.others(MORE_QUEUES)
+        self._claiming = self._pauses.claim(queue, room, slots, now, past=past, also=also)
         self._room_since = None
         return [self._claiming]
 

@@ -1,4 +1,4 @@
-"""The lengths of stored words, in characters: columns and checks before any SQL share them."""
+"""The lengths of stored words, in characters, and other bounds of columns and of checks before any SQL."""
 
 NAME_LENGTH = 255
 QUEUE_LENGTH = 100
@@ -7,6 +7,12 @@ ACTOR_LENGTH = 255
 TAG_KEY_LENGTH = 50
 TAG_VALUE_LENGTH = 100
 MARK_LENGTH = 100
+
+#: The last attempt number: a job that has had it is not claimed any more, as there is none to rise to.
+LAST_ATTEMPT = 2**31 - 1
+
+#: What the column of failures can count to.
+MOST_FAILURES = 2**31 - 1
 
 #: Tags that an enqueue, and that an attempt may give; and how many of a job's are kept.
 MOST_TAGS, KEPT_TAGS = 50, 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from django_backwave.core.limits import MOST_FAILURES
 from django_backwave.core.policy import SHORTEST_DELAY, Backoff, routing_delay
 from django_backwave.core.states import AttemptOutcome, JobState
 
@@ -226,7 +227,7 @@ def _failure(
     delay: float | None = None,
     outcome: AttemptOutcome = AttemptOutcome.FAILED,
 ) -> Decision:
-    failures = numbers.failures + 1
+    failures = _one_more(numbers)
     dead = final or failures >= numbers.max_attempts
     cause = error.message.strip().split("\n", 1)[0][:200]
     cause = f"{error.class_path.rsplit('.', 1)[-1]}: {cause}" if cause else error.class_path
@@ -241,6 +242,11 @@ def _failure(
     )
 
 
+def _one_more(numbers: HasNumbers) -> int:
+    """Return the failures with this one, as far as the column can count: a row may be made by hand."""
+    return min(numbers.failures + 1, MOST_FAILURES)
+
+
 def _delay(numbers: HasNumbers, failures: int, own: float | None, *, jitter: float) -> float:
     if own is not None:
         return max(SHORTEST_DELAY, own)
@@ -248,7 +254,7 @@ def _delay(numbers: HasNumbers, failures: int, own: float | None, *, jitter: flo
 
 
 def _abandonment(numbers: HasNumbers, *, again: bool, jitter: float) -> Decision:
-    failures = numbers.failures + 1
+    failures = _one_more(numbers)
     dead = failures >= numbers.max_attempts
     return Decision(
         state=JobState.DEAD_LETTERED if dead else JobState.READY,

@@ -45,10 +45,22 @@ class Pauses:
         """Whether a job is of a queue or a name that is paused."""
         return job.queue in self.queues or job.name in self._names
 
-    def claim(self, queue: str, limit: int, slots: int, now: float, *, past: tuple[Place, ...] = ()) -> Claim:
-        """Return the command that claims from a queue, past what is paused, if anything is, or ``past``."""
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        slots: int,
+        now: float,
+        *,
+        past: tuple[Place, ...] = (),
+        also: tuple[str, ...] = (),
+    ) -> Claim:
+        """Return the command that claims from a queue past what is paused, and from no other one.
+
+        If no name is paused, it looks behind the places ``past``, and in other queues ``also``.
+        """
         if not self._names:
-            return Claim(queue, limit, slots, past=past)
+            return Claim(queue, limit, slots, past=past, also=also)
         if now - self._ended_at.get(queue, now) >= LOOK_AGAIN:
             del self._past[queue], self._ended_at[queue]
         return Claim(queue, limit, slots, self._names, self._past.get(queue, ()))

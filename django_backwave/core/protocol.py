@@ -330,6 +330,7 @@ class Scan:
 class Claim:
     """Claim up to ``limit`` due jobs of a queue, up to ``slots`` of those that may not wait for a slot.
 
+    ``also``: further queues, from which to take in turn what the first one does not have.
     None of the names ``without``, if there are any; then the claim looks at a bounded number of jobs beyond
     the places ``past``. Otherwise these are a hint that before them nothing is left.
     """
@@ -339,6 +340,7 @@ class Claim:
     slots: int
     without: tuple[str, ...] = ()
     past: tuple[Place, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ class Watermarks:
         return tuple(self._places.get(queue, {}).values())
 
     def answered(self, event: ClaimAnswered) -> None:
-        """Take note of how far a claim has come; only one that took all it was asked for says so."""
+        """Take note of how far a claim has come; only one that took all from its first queue says so."""
         queue = event.command.queue
-        if len(event.jobs) < event.command.limit:
+        if len(event.jobs) < event.command.limit or event.jobs[-1].queue != queue:
             self.drop(queue)
             return
         if queue not in self._until:

@@ -62,8 +62,11 @@ class JSONTextField(_Exact, _AnyTextField):
     """
 
     def from_db_value(self, value: str | None, *_: object) -> Any:
-        """Decode the stored text."""
-        return None if value is None else decode_json(value)
+        """Decode the stored text; what is no JSON comes as it stands, for it must not hide its row."""
+        try:
+            return None if value is None else decode_json(value)
+        except (RecursionError, TypeError, ValueError):
+            return BrokenJSON(value)
 
     def get_prep_value(self, value: Any) -> str | None:
         """Encode a value; text already encoded comes as ``EncodedJSON`` and is kept as it is."""
@@ -92,7 +95,14 @@ def readable(sql: str) -> str:
     Infinities, and years that Python does not have, can only have been written by hand. To read one would
     fail, and take everything along that is read in the same statement.
     """
-    return f"LEAST(GREATEST({sql}, '0001-01-02Z'::timestamptz), '9999-12-30Z'::timestamptz)"
+    bounded = f"LEAST(GREATEST({sql}, '0001-01-02Z'::timestamptz), '9999-12-30Z'::timestamptz)"
+    return f"CASE WHEN {sql} IS NOT NULL THEN {bounded} END"  # those two ignore NULL
+
+
+class BrokenJSON(EncodedJSON):
+    """Text in a column for JSON that is none: somebody has written it by hand."""
+
+    __slots__ = ()
 
 
 class InstantField(_DateTimeField):
@@ -119,7 +129,8 @@ class InstantField(_DateTimeField):
         """Read what a datetime can hold; without USE_TZ as UTC, for local time is ambiguous in autumn."""
         if compiler.connection.vendor != "postgresql":
             return sql, params
-        return readable(sql) if settings.USE_TZ else f"({readable(sql)} AT TIME ZONE 'UTC')", params
+        readable_sql, twice = f"({readable(sql)})", (*params, *params)
+        return readable_sql if settings.USE_TZ else f"({readable_sql} AT TIME ZONE 'UTC')", twice
 
     def from_db_value(self, value: datetime | None, *context: Any) -> datetime | None:
         """Read the column's wall time as UTC, then follow Django's custom."""

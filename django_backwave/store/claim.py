@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
-from itertools import starmap
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 from django.db.models import ExpressionWrapper, F, Min, TextField
 
+from django_backwave.core.limits import LAST_ATTEMPT
 from django_backwave.core.outcome import EXPIRED_CAUSE
 from django_backwave.core.protocol import Claimed, Place
 from django_backwave.core.states import JobState
@@ -52,7 +53,8 @@ class Order(NamedTuple):
     ``lease``: seconds, for jobs that have none of their own. ``slots``: how many of them may be jobs that
     may not wait for a free slot (``Claimed.may_wait``). ``without``: job names to leave alone. ``past``:
     places, one a priority at most, behind which to look; a hint that earlier claims give. ``among``: where to
-    look past the names left alone, as ``look`` has found.
+    look past the names left alone, as ``look`` has found. ``also``: further queues, from which to take in
+    turn what the first one does not have.
     """
 
     queue: str
@@ -62,6 +64,12 @@ class Order(NamedTuple):
     without: tuple[str, ...] = ()
     past: tuple[Place, ...] = ()
     among: Aside | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues in the order in which they are taken from."""
+        return (self.queue, *self.also)
 
 
 class Taken(NamedTuple):
@@ -108,7 +116,8 @@ def taken(order: Order, answer: Answer) -> Taken:
 
 def in_order(order: Order, took: Taken) -> Taken:
     """Sort what was taken in queue order, and say how far the claim has looked."""
-    took.jobs.sort(key=lambda job: (-job.priority, job.due_at, job.job_id))
+    turn = {queue: number for number, queue in enumerate(order.queues)}
+    took.jobs.sort(key=lambda job: (turn[job.queue], -job.priority, job.due_at, job.job_id))
     full = len(took.jobs) + len(took.late) + took.passed == order.limit
     return took._replace(past=order.past if full or order.among is None else order.among.past())
 
@@ -219,7 +228,7 @@ def may_wait(failures: int, max_attempts: int, expires_at: datetime | None) -> b
 
 def _pick(order: Order, at: datetime, using: str) -> list[_Pick]:
     picked: dict[UUID, _Pick] = {}
-    for due in _due(order.queue, at, using, order.among):
+    for due in chain.from_iterable(_due(queue, at, using, order.among) for queue in order.queues):
         room = due.order_by("due_at", "pk")[: order.limit - len(picked)]
         rows = unlocked(room, using=using).values_list("pk", "expires_at", "failures", "max_attempts")
         picked |= {pick.job_id: pick for pick in starmap(_Pick, rows)}
@@ -231,7 +240,7 @@ def _pick(order: Order, at: datetime, using: str) -> list[_Pick]:
 def _due(queue: str, at: datetime, using: str, among: Aside | None) -> Iterator[QuerySet[Job]]:
     """Yield a queue's due jobs, priority by priority, or in smaller parts while names are paused."""
     for priority in among.windows if among else _priorities(queue, using):
-        due = _ready(using).filter(queue=queue, priority=priority, due_at__lte=at)
+        due = _ready(using).filter(queue=queue, priority=priority, due_at__lte=at, attempt__lt=LAST_ATTEMPT)
         yield from among.parts(due, priority) if among else (due,)
 
 

@@ -128,6 +128,12 @@ def ahead(using: str) -> float:
     return min(0.0, (after_ - there).total_seconds())
 
 
+#: The most seconds that are reckoned with. Only a row written by hand can say more, and must stop nobody.
+LONGEST = 1e9
+
+#: A job's lease in PostgreSQL's words, within those bounds. NaN is more than any number there.
+LEASE = f"LEAST(GREATEST(COALESCE(j.lease_seconds, %(lease)s), 0), {LONGEST:f})"
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -136,8 +142,8 @@ def _local() -> datetime:
 
 
 def after(start: datetime, seconds: float) -> datetime:
-    """Return the instant some seconds after another."""
-    return to_utc(start) + timedelta(seconds=seconds)
+    """Return the instant some seconds after another; of NaN, and of what is out of range, the longest."""
+    return to_utc(start) + timedelta(seconds=max(-LONGEST, min(LONGEST, seconds)))
 
 
 def monotonic() -> float:

@@ -66,7 +66,7 @@ def _renew_sql(jobs: str, instant: str, *, told: bool) -> str:
         )
         UPDATE {jobs} j
            SET lease_expires_at =
-                   {instant} + make_interval(secs => COALESCE(j.lease_seconds, %(lease)s)),
+                   {instant} + make_interval(secs => {clock.LEASE}),
                started_at = COALESCE(j.started_at, m.started_at){progress}
           FROM mine m WHERE j.id = m.id
         RETURNING j.id, j.attempt, j.cancel_requested_at IS NOT NULL

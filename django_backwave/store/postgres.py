@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
+from django_backwave.core.limits import LAST_ATTEMPT
 from django_backwave.core.outcome import CANCEL_CAUSE, EXPIRED_CAUSE
 from django_backwave.core.protocol import Claimed, Key, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
@@ -105,7 +106,9 @@ def _claim(order: Order, using: str, now: datetime | None) -> _Part:
     }
     if order.among is not None:
         values |= order.among.values()
-    elif order.past:
+    if order.also:
+        values["queues"] = arrays.texts(order.queues)
+    if order.past:
         values |= {
             "past_priorities": arrays.numbers(place.priority for place in order.past),
             "past_at": arrays.instants(place.due_at for place in order.past),
@@ -119,6 +122,7 @@ def _claim(order: Order, using: str, now: datetime | None) -> _Part:
         clock.statement_sql(now),
         among=order.among is not None,
         past=order.among is None and bool(order.past),
+        many=bool(order.also),
         choosy=choosy,
     )
     select = " SELECT * FROM claimed"
@@ -140,18 +144,27 @@ _LEVELS = f"""level(priority) AS (
               FROM level WHERE level.priority IS NOT NULL
         )"""
 
+#: The same for many queues: the highest priorities of all, in turn, then what is below them.
+_LEVELS_OF_MANY = f"""level(queue, priority) AS (
+            SELECT given.queue, top.priority
+              FROM unnest(%(queues)s::varchar[]) WITH ORDINALITY AS given(queue, turn) CROSS JOIN LATERAL (
+                SELECT j.priority FROM {{table}} j WHERE j.state = {_READY} AND j.queue = given.queue
+                 ORDER BY j.priority DESC LIMIT 1) top
+            UNION ALL
+            SELECT level.queue, below.priority FROM level CROSS JOIN LATERAL (
+                SELECT j.priority FROM {{table}} j
+                 WHERE j.state = {_READY} AND j.queue = level.queue AND j.priority < level.priority
+                 ORDER BY j.priority DESC LIMIT 1) below
+        )"""
+
 #: How far earlier claims have come. Behind an old snapshot the entries of what they took are still in the
 #: index, and each claim would walk over all of them again.
 _PAST = """ LEFT JOIN unnest(%(past_priorities)s::smallint[], %(past_at)s::timestamptz[],
                              %(past_ids)s::uuid[]) AS past(priority, due_at, id)
-                    ON past.priority = level.priority"""
+                    ON past.priority = level.priority{and_queue}"""
 _BEYOND = """
                    AND (j.due_at, j.id) > (COALESCE(past.due_at, '-infinity'),
                                            COALESCE(past.id, '00000000-0000-0000-0000-000000000000'))"""
-
-#: A lease that no interval can hold, written by hand, must not stop every claim; so must no NaN, which is
-#: more than any number there.
-_LEASE = "LEAST(GREATEST(COALESCE(j.lease_seconds, %(lease)s), 0), 1e9)"
 
 #: Which jobs may be claimed ahead of a free slot, as ``Claimed.may_wait`` has it.
 _MAY_WAIT = "j.failures = 0 AND j.max_attempts > 1 AND j.expires_at IS NULL"
@@ -159,18 +172,28 @@ _MAY_WAIT = "j.failures = 0 AND j.max_attempts > 1 AND j.expires_at IS NULL"
 
 @cache
 def _claim_sql(
-    limit: int, table: str, instant: str, statement: str, *, among: bool, past: bool, choosy: bool
+    limit: int,
+    table: str,
+    instant: str,
+    statement: str,
+    *,
+    among: bool,
+    past: bool,
+    many: bool,
+    choosy: bool,
 ) -> str:
     # MATERIALIZED: else the planner may run the LIMIT again and claim too many. There is no sort above the
     # LATERAL: it would lock `limit` rows of every priority and hide them from other workers.
-    levels = aside.LEVELS if among else _LEVELS.format(table=table)
+    levels = aside.LEVELS if among else (_LEVELS_OF_MANY if many else _LEVELS).format(table=table)
+    queue = "level.queue" if many else "%(queue)s"
+    behind = _PAST.format(and_queue=" AND level.queue = %(queue)s" if many else "") if past else ""
     condition = aside.CONDITION if among else _BEYOND if past else ""
     return f"""{levels}, pick AS MATERIALIZED (
-            SELECT due.id, due.late, due.may_wait FROM level{_PAST if past else ""} CROSS JOIN LATERAL (
+            SELECT due.id, due.late, due.may_wait FROM level{behind} CROSS JOIN LATERAL (
                 SELECT j.id, COALESCE(j.expires_at <= {statement}, false) AS late, {_MAY_WAIT} AS may_wait
                   FROM {table} j
-                 WHERE j.state = {_READY} AND j.queue = %(queue)s AND j.priority = level.priority
-                   AND j.due_at <= {statement}{condition}
+                 WHERE j.state = {_READY} AND j.queue = {queue} AND j.priority = level.priority
+                   AND j.due_at <= {statement} AND j.attempt < {LAST_ATTEMPT}{condition}
                  ORDER BY j.due_at, j.id LIMIT {limit:d}
                    FOR NO KEY UPDATE SKIP LOCKED) due
              LIMIT {limit:d}
@@ -182,7 +205,7 @@ def _claim_sql(
                started_at = CASE WHEN pick.late THEN j.started_at END,
                progress = CASE WHEN pick.late THEN j.progress END,
                lease_expires_at = CASE WHEN NOT pick.late THEN
-                   {instant} + make_interval(secs => {_LEASE}) END,
+                   {instant} + make_interval(secs => {clock.LEASE}) END,
                finished_at = CASE WHEN pick.late THEN {instant} ELSE j.finished_at END,
                cause = CASE WHEN pick.late THEN %(expired)s ELSE j.cause END
           FROM {"chosen" if choosy else "pick"} pick
@@ -191,8 +214,8 @@ def _claim_sql(
                j.max_attempts,
                j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds, j.timeout_seconds,
                j.headers,
-               {fields.readable("j.due_at")} AT TIME ZONE 'UTC',
-               {fields.readable("j.enqueued_at")} AT TIME ZONE 'UTC',
+               ({fields.readable("j.due_at")}) AT TIME ZONE 'UTC',
+               ({fields.readable("j.enqueued_at")}) AT TIME ZONE 'UTC',
                {instant} AT TIME ZONE 'UTC',
                extract(epoch FROM {instant} - j.unroutable_since)::float8,
                {_MAY_WAIT})"""

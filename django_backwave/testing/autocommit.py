@@ -2,9 +2,9 @@
 
 A TestCase wraps each test in a transaction. A handler in a worker begins outside of any: what it writes is
 there at once, whether or not it fails later; an error of one statement spoils no other; its outermost
-``atomic()`` may be durable, and its ``on_commit`` callbacks run when that ends. One savepoint around the whole
-handler would get most of these wrong. So for a while the connection says that it is in autocommit mode, and
-does with savepoints of the test's transaction what it does with transactions otherwise.
+``atomic()`` may be durable, and its ``on_commit`` callbacks run when that ends. One savepoint around the
+whole handler would get most of these wrong. So for a while the connection says that it is in autocommit
+mode, and does with savepoints of the test's transaction what it does with transactions otherwise.
 """
 
 from __future__ import annotations

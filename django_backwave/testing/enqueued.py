@@ -137,7 +137,7 @@ def _agrees(result: JobResult, option: str, value: Any) -> bool:
     found = getattr(result.task, option)
     if option == "expires" and found is not None and not isinstance(value, datetime):
         # The enqueue may have read the clock once for each of them.
-        return abs((found - result.enqueued_at).total_seconds() - value) < 1
+        return bool(abs((found - result.enqueued_at).total_seconds() - value) < 1)
     return bool(found == value)
 
 

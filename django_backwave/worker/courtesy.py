@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 #: How many times as long as it has waited for the lock a worker rests, and the longest rest in seconds.
-PER_WAIT, LONGEST = 4.0, 0.25
+PER_WAIT, LONGEST = 4.0, 1.0
 
 
 class Courtesy:

@@ -181,7 +181,15 @@ class Pump:
 
     def _order(self, command: Claim) -> Order:
         lease = self._worker.options.lease
-        return Order(command.queue, command.limit, command.slots, lease, command.without, command.past)
+        return Order(
+            command.queue,
+            command.limit,
+            command.slots,
+            lease,
+            command.without,
+            command.past,
+            also=command.also,
+        )
 
     def _claimed(self, command: Claim, taken: Taken, sent_at: float) -> ClaimAnswered:
         self._worker.notifier.late(taken.late)

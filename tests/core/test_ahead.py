@@ -104,7 +104,7 @@ class Claims:
         """Answer a claim with jobs of these priorities, in queue order; it asked for no more, unless told."""
         first = self.numbers + 1
         self.numbers += len(priorities)
-        jobs = [claimed(n, priority=priority) for n, priority in enumerate(priorities, start=first)]
+        jobs = [claimed(n, priority=p, queue=queue) for n, p in enumerate(priorities, start=first)]
         command = Claim(queue, len(jobs) if limit is None else limit, 0)
         self.watermarks.answered(ClaimAnswered(self.now, command, jobs, self.now - took))
         return jobs
@@ -151,6 +151,17 @@ def test_each_queue_has_its_own():
     assert (claims.past("mail"), claims.past("reports")) == ((place(mail),), (place(report),))
     claims.bring(limit=1, queue="mail")
     assert (claims.past("mail"), claims.past("reports")) == ((), (place(report),))
+
+
+def test_a_claim_that_took_from_other_queues_too_begins_at_the_head_again():
+    """Its first queue had no more."""
+    claims = Claims()
+    claims.bring(0)
+    jobs = [claimed(101), claimed(102, queue="reports")]
+    command = Claim("mail", 2, 0, also=("reports",))
+    claims.watermarks.answered(ClaimAnswered(claims.now, command, jobs, claims.now))
+
+    assert (claims.past("mail"), claims.past("reports")) == ((), ())
 
 
 def test_a_drop_is_for_one_queue_or_for_all():
@@ -375,6 +386,21 @@ def test_a_pause_hands_back_what_waits_of_its_name():
     command = only(bench.paused(names=["b"]), Withdraw)
 
     assert command.keys == {job.key for job in jobs[1::2]}
+
+
+def test_what_a_claim_brings_of_a_queue_paused_meanwhile_goes_back():
+    """But for what has a slot: that runs, as all does that has begun before a pause is known."""
+    bench = quick_worker()
+    bench.until(Scan, within=1.0)
+    assert only(bench.scanned(mail=0), Claim).limit == 10
+    assert of_kind(bench.paused("mail"), Withdraw) == []
+    jobs = bench.new_jobs(10)
+
+    commands = bench.claimed(jobs)
+
+    assert [each.job for each in of_kind(commands, Start)] == jobs
+    assert only(commands, Withdraw).keys == {job.key for job in jobs}
+    assert isinstance(commands[-1], Withdraw), "they have to be there to be taken back"
 
 
 def test_a_pause_of_something_else_hands_nothing_back():

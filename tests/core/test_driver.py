@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from django_backwave.core import driver as module
-from django_backwave.core.driver import LINGER, LOCKED_RETRY, Driver, Options
+from django_backwave.core.driver import LINGER, LOCKED_RETRY, MORE_QUEUES, Driver, Options
 from django_backwave.core.pauses import LOOK_AGAIN, Pauses
 from django_backwave.core.protocol import (
     Claim,
@@ -145,12 +145,39 @@ def test_nothing_is_claimed_without_room():
     assert not {Scan, Claim} & bench.kinds()
 
 
-def test_the_second_claim_waits_for_the_first():
+def test_a_claim_takes_from_other_queues_what_its_own_does_not_have():
     bench = Bench()
-    bench.scanned(mail=0, reports=0)
+    [claim] = bench.scanned(mail=0, reports=0, thumbnails=0)
 
-    assert bench.kinds() == {Sweep, Claim}
-    assert only(bench.claimed(0), Claim) == Claim("reports", 10, 10)
+    assert claim == Claim("mail", 10, 10, also=("reports", "thumbnails"))
+    assert of_kind(bench.claimed(0), Claim) == [], "none of them has anything"
+
+
+def test_the_second_claim_waits_for_the_first_and_begins_with_the_next_queue():
+    bench = Bench(concurrency=4)
+    bench.scanned(mail=0, reports=0)
+    jobs = bench.new_jobs(4)
+    assert of_kind(bench.claimed(jobs), Claim) == []
+
+    assert only(bench.finished(*jobs), Claim) == Claim("reports", 4, 4, also=("mail",))
+
+
+def test_the_queues_of_one_claim_have_a_bound():
+    bench = Bench()
+    [claim] = bench.scanned(**{f"queue{number}": 0 for number in range(90)})
+
+    assert (len(claim.also), claim.queue in claim.also) == (MORE_QUEUES, False)
+    first = {claim.queue, *claim.also}
+    second = only(bench.claimed(0), Claim)
+    assert {second.queue, *second.also} == {f"queue{number}" for number in range(90)} - first
+
+
+def test_while_a_name_is_paused_each_claim_is_for_one_queue():
+    bench = Bench()
+    bench.paused(names={"a"})
+    [claim] = bench.scanned(mail=0, reports=0)
+
+    assert (claim.queue, claim.also) == ("mail", ())
 
 
 def test_slots_that_come_free_together_are_filled_by_one_claim():
@@ -187,11 +214,12 @@ def test_a_failed_claim_does_not_close_the_slots_that_it_was_for():
     assert Claim("mail", 2, 2) in bench.scanned(mail=0)
 
 
-def test_a_queue_that_gave_less_than_asked_for_is_asked_no_more():
+def test_queues_that_gave_less_than_asked_for_are_asked_no_more():
     bench = Bench()
     bench.scanned(mail=0, reports=0)
-    assert only(bench.claimed(3), Claim).queue == "reports"
-    assert of_kind(bench.claimed(0), Claim) == []
+    assert of_kind(bench.claimed(3), Claim) == []
+    bench.now += LINGER
+    assert of_kind(bench.tick(), Claim) == []
 
 
 def test_a_busy_queue_does_not_starve_one_that_comes_up():

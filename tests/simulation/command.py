@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -153,11 +154,11 @@ def _many(options: argparse.Namespace) -> int:
     from tests.simulation.report import Coverage
 
     began, coverage = time.monotonic(), Coverage()
-    # Databases share an alias, so each process keeps to one where both take part.
     for result in _results(options):
         coverage.add(result)
         if result.violation is not None:
-            _tell(result, keep=options.keep)
+            alike = {each.violation.oracle for each in coverage.failures[:-1]}
+            _tell(result, keep=options.keep, minimise=result.violation.oracle not in alike)
         if coverage.runs % 500 == 0:
             _say([f"{coverage.runs} runs, {len(coverage.failures)} failed"])
     _say(coverage.lines())
@@ -168,28 +169,28 @@ def _many(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> Iterator[Any]:
-    """Yield results as they come, from as many processes as there may be."""
+    """Yield results as they come, from as many processes as there may be, each on one database."""
+    names = [options.database] if options.database else ["sqlite", "postgres"]
+    size = max(1, options.processes // len(names))
     plans = _plans(options)
-    with ProcessPoolExecutor(options.processes, get_context("spawn"), _set_up) as pool:
-        waiting: list[Any] = []
-        for chunk in iter(lambda: list(islice(plans, 16)), []):
-            for name in ("sqlite", "postgres"):
-                own = [plan for plan in chunk if plan.database == name]
-                waiting += [pool.submit(_run_all, own)] if own else []
-            while len(waiting) > 2 * options.processes:
-                yield from waiting.pop(0).result()
-        for future in waiting:
-            yield from future.result()
+    with ExitStack() as stack:
+        pools = {
+            name: stack.enter_context(ProcessPoolExecutor(size, get_context("spawn"), _set_up))
+            for name in names
+        }
+        waiting: deque[Any] = deque()
+        for plan in plans:
+            waiting.append(pools[plan.database].submit(_run, plan))
+            while len(waiting) > 8 * len(names) * size:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
-def _run_all(plans: list[Any]) -> list[Any]:
-    return [_run(plan) for plan in plans]
-
-
-def _tell(result: Any, *, keep: bool) -> None:
+def _tell(result: Any, *, keep: bool, minimise: bool) -> None:
     from tests.simulation.report import failure
 
-    faults = minimised(result)
+    faults = minimised(result) if minimise else result.faults
     _say(result.trace[-12:])
     _say(failure(result, faults=faults))
     if keep:

@@ -73,7 +73,7 @@ EMPTY = Dump({}, {}, frozenset(), frozenset())
 
 
 class Parked(NamedTuple):
-    """A call has stopped: before a ``statement``, after it was ``committed``, or to ``sleep`` for a while."""
+    """A call has stopped: before a ``statement`` (a ``write``, if to jobs), ``committed``, or to ``sleep``."""
 
     why: str
     seconds: float = 0.0
@@ -146,11 +146,15 @@ def _writes(sql: str) -> bool:
     return any(word in sql for word in ("UPDATE ", "INSERT ", "DELETE "))
 
 
+#: What a statement has in it that changes jobs.
+_JOBS_WRITE = f'UPDATE "{Job._meta.db_table}"'
+
+
 def _hook(connection: Any, pause: Callable[[str], None]) -> None:
     """Call ``pause`` before each statement and COMMIT, and after what has committed."""
 
     def execute(run: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-        pause("statement")
+        pause("write" if _JOBS_WRITE in sql else "statement")
         result = run(sql, params, many, context)
         if not connection.in_atomic_block and _writes(sql):
             pause("committed")

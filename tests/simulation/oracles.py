@@ -184,7 +184,7 @@ class Oracles:
         """Look at a job that still runs: its holder may renew a live lease, an operator may ask for a stop."""
         if new.lease != old.lease:
             mine = call.kind == "renew" and call.owner.name == old.worker
-            if not mine or (old.lease or 0) <= self.world.clock.micros:
+            if not mine or (old.lease or 0) <= _evaluated(call, self.world.clock.micros):
                 self.says("one-live-lease", f"{call.owner.name} has renewed {self._told(job, old)}")
         if new.failures != old.failures:
             self.says("failures", f"{call.kind} has changed the failures of {self._told(job, old)}")
@@ -195,7 +195,7 @@ class Oracles:
         if (job, old.attempt) in self.ends:
             self.says("one-outcome", f"{self._told(job, old)} was ended before")
         self.ends[job, old.attempt] = (call.kind, call.owner.name)
-        live = (old.lease or 0) > self.world.clock.micros
+        live = (old.lease or 0) > _evaluated(call, self.world.clock.micros, last=call.kind == "sweep")
         if call.kind in REPORTS | {"release"}:
             self._ended_by_holder(call, job, old, new, live=live)
         elif call.kind == "sweep":
@@ -342,3 +342,9 @@ class Oracles:
 
 def _name(key: Key) -> str:
     return f"{key.job_id.hex[:8]} #{key.attempt}"
+
+
+def _evaluated(call: Call, now: int, *, last: bool = False) -> int:
+    """Return when a call's guard was evaluated, as far as is sure: its row stays locked until the commit."""
+    at = call.wrote_last if last else call.wrote_first
+    return now if at is None else at

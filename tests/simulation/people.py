@@ -189,7 +189,7 @@ def invite(world: World, hosts: list[Host]) -> None:
             world.at(draw.between(0.0, HORIZON - 6.0), partial(stranger.hold, draw))
     for number in range(OUTAGES):
         if (draw := world.faults.happens("outage", number)) is not None:
-            start = draw.between(0.0, HORIZON - 8.0)
+            start = draw.between(0.0, HORIZON - 6.0)
             world.outages.append((round(start * SECOND), round((start + draw.between(0.2, 8.0)) * SECOND)))
     world.collide = partial(_collide, world, hosts)
     for host in hosts:

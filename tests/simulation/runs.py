@@ -74,7 +74,7 @@ class _Course:
             process = host.process
             if process is not None and process.alive and process.old_code:
                 self.world.at(0.0, process.stop, process)
-        self.world.at(10.0, self._look)
+        self.world.at(4.0, self._look)
 
     def _look(self) -> None:
         """See whether all is done."""
@@ -107,4 +107,7 @@ class _Course:
             self.world.finished = True
 
     def _finished(self) -> None:
+        for host in self.hosts:
+            if host.process is not None and host.process.alive:
+                self.world.violates("exit", f"{host.process.name} has not ended {TO_EXIT:g} s after it was told to")
         self.world.finished = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 #: Runs that one shrinking may take.
-BUDGET = 200
+BUDGET = 60
 
 
 def shrink(faults: list[str], fails: Callable[[list[str]], bool], budget: int = BUDGET) -> list[str]:

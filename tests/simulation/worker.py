@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django_backwave.context import StopSwitch
-from django_backwave.core.driver import FLUSH_GRACE, STOP_GRACE, Driver, Options
+from django_backwave.core.driver import Driver, Options
 from django_backwave.core.outcome import (
     Cancelled,
     ErrorInfo,
@@ -68,21 +68,17 @@ from django_backwave.store import clock as store_clock
 from tests.app.models import Entry
 from tests.simulation.clock import OwnClock
 from tests.simulation.database import ALIAS, Ended
-from tests.simulation.world import Call, World
-from tests.simulation.workload import HORIZON, Spec, run_time
+from tests.simulation.world import Call, Refused, World
+from tests.simulation.workload import Spec, run_time
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 #: Seconds for which unroutable jobs are offered, and finished ones kept where pruning is on.
-GRACE, KEEP = 12.0, 15.0
+GRACE, KEEP = 8.0, 8.0
 
 #: Seconds until a job is due again whose atomic transaction could not begin, as in the real worker.
 BUSY_DELAY = 1.0
-
-#: Seconds that a stopping worker may take beyond what it waits for: its calls take their time, too.
-EXIT_SLACK = 20.0
-
 
 class HandlerError(Exception):
     """What a handler of the simulation raises."""
@@ -147,15 +143,14 @@ class Process:
         self.running: list[Execution] = []
         self._free = host.concurrency
         self._waiting: deque[Execution] = deque()
-        self._errands: deque[StoreCommand] = deque()
+        self._errands: deque[tuple[StoreCommand, frozenset[str]]] = deque()  # each with what was paused then
         self._inbox: list[Event] = []
         self._pumping = False
         self._paused: frozenset[str] = frozenset()
         self._ticks = self._beats = self._counted = 0
         self._beat_at = self.now()
         self._interval = self.driver.beat_every()
-        self._stop_by: float | None = None
-        self._told_late = False
+        self._told_to_stop = False
         self.world.note(f"{self.name} starts")
         self._plan_tick()
         self._beat()
@@ -198,15 +193,10 @@ class Process:
 
     def stop(self) -> None:
         """Take a SIGTERM."""
-        if self._stop_by is None:
+        if not self._told_to_stop:
+            self._told_to_stop = True
             self.world.note(f"{self.name} is told to stop")
-            self._stop_by = self.world.clock.seconds + self.options.shutdown_timeout + STOP_GRACE + FLUSH_GRACE
-            self.world.at(self._stop_by + EXIT_SLACK - self.world.clock.seconds, self._check_exit, self)
             self.feed(StopRequested(self.now()))
-
-    def _check_exit(self) -> None:
-        if self.host.clock.honest and self.world.clock.seconds > HORIZON + 40.0:
-            self.world.violates("exit", f"{self.name} has not ended after it was told to")
 
     def _gone(self) -> None:
         self.alive = False
@@ -247,7 +237,7 @@ class Process:
                 self._gone()
                 self.host.exited(self)
             case _:
-                self._errands.append(command)
+                self._errands.append((command, self._paused))
 
     # The slots.
 
@@ -364,7 +354,7 @@ class Process:
         elif execution.gate is not None and execution.gate.written:
             self.world.saw("commit in doubt")
             self._end(execution, InDoubt(_info("the reply to COMMIT was lost")))
-        elif isinstance(error, atomic.DatabaseBusy):
+        elif isinstance(error, atomic.DatabaseBusy | Refused):
             self._end(execution, Released(BUSY_DELAY))
         else:
             self._end(execution, self._raised(execution, error))
@@ -462,13 +452,15 @@ class Process:
         if self._pumping or not self._errands or not self.alive:
             return
         self._pumping = True
-        commands = [self._errands.popleft()]
-        if isinstance(commands[0], Settle) and self._errands and isinstance(self._errands[0], Claim):
-            commands.append(self._errands.popleft())
+        command, paused = self._errands.popleft()
+        commands = [command]
+        if isinstance(command, Settle) and self._errands and isinstance(self._errands[0][0], Claim):
+            command, paused = self._errands.popleft()
+            commands.append(command)
         kind, work = self._errand(commands)
         sent_at = self.now()
         reports = commands[0].reports if isinstance(commands[0], Settle) else ()
-        self._call(kind, work, lambda ended: self._pumped(commands, ended, sent_at), reports)
+        self._call(kind, work, lambda ended: self._pumped(commands, ended, sent_at), reports, paused)
 
     def _errand(self, commands: list[StoreCommand]) -> tuple[str, Any]:
         """Return what to do at the store: its kind, and the call."""
@@ -562,7 +554,14 @@ class Process:
             past=taken.past,
         )
 
-    def _call(self, kind: str, work: Any, done: Any, reports: tuple[Report, ...] = ()) -> None:
+    def _call(
+        self,
+        kind: str,
+        work: Any,
+        done: Any,
+        reports: tuple[Report, ...] = (),
+        paused: frozenset[str] = frozenset(),
+    ) -> None:
         self._counted += 1
         call = Call(
             owner=self,
@@ -571,7 +570,7 @@ class Process:
             done=done,
             place=(*self.place, kind, self._counted),
             attempts={report.job.job_id.hex: report.job.attempt for report in reports},
-            paused=self._paused,
+            paused=paused,
             reports=reports,
         )
         self.world.call(call)

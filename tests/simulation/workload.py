@@ -19,7 +19,7 @@ NAMES = ("plain", "new")
 KINDS = ("plain", "plain", "atomic", "block")
 
 #: Seconds after which clients, operators and faults are done.
-HORIZON = 45.0
+HORIZON = 32.0
 
 
 @dataclass(frozen=True, slots=True)

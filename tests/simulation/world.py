@@ -25,12 +25,20 @@ if TYPE_CHECKING:
 MOST_EVENTS, MOST_AT_ONCE = 60_000, 2_000
 
 
+#: Calls whose owner goes on without them after a while. A handler's own transaction is not among them.
+IMPATIENT = frozenset({"scan", "claim", "settle", "settle+claim", "sweep", "prune", "renew"})
+
+
 class Died(BaseException):
     """The process that made a call is gone: its connection closes, and what was not committed rolls back."""
 
 
 class Unreachable(OperationalError):
     """A fault of ours: the database, or its answer, did not get through."""
+
+
+class Refused(Unreachable):
+    """It was out of reach before anything was done."""
 
 
 class Owner(Protocol):
@@ -66,12 +74,23 @@ class Call:
     pace: Stream | None = None
     slow: bool = False
     statements: int = 0
+    writing: bool = False
+    wrote_first: int | None = None  # when the first, and the latest, write to jobs was done
+    wrote_last: int | None = None
     breaks_at: int | None = None
     dies_at: int | None = None
+    dies_after: bool = False
     reply_lost: bool = False
     over: bool = False  # an error was raised in it: nothing more is done to it
     given_up: bool = False  # its owner has been told that it failed
     due: int = 0  # the number of its step that is scheduled
+
+    @property
+    def late_kind(self) -> str:
+        """The fault that its owner gives it up while it is still on its way, if that may be."""
+        if self.kind == "release":
+            return "late-release"
+        return "late" if self.kind in IMPATIENT else ""
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass within the call, where others can come in between."""
@@ -176,23 +195,27 @@ class World:
             call.breaks_at = breaking.among(2, 5)
         call.reply_lost = happens("reply-lost", *call.place) is not None
         if (dying := happens("crash", *call.place)) is not None:
-            call.dies_at = dying.among(1, 5)
+            if dying.chance(0.5):
+                call.dies_after = True
+            else:
+                call.dies_at = dying.among(1, 5)
 
     def _arrives(self, call: Call) -> None:
         if not call.owner.alive:
             return
         if self._out_of_reach(call.owner) or self.faults.happens("refused", *call.place) is not None:
             self.saw("call refused")
-            self._answer(call, Ended(None, Unreachable("the connection was refused")))
+            self._answer(call, Ended(None, Refused("the connection was refused")))
             return
-        late = self.faults.happens("late", *call.place)
-        if late is None or not call.owner.name.startswith("host"):
+        late = self.faults.happens(call.late_kind, *call.place) if call.late_kind else None
+        if late is None:
             self._begin(call)
             return
         self.saw("call carried out after it was given up")
         self._answer(call, Ended(None, Unreachable("no answer in time")), after=late.between(0.2, 1.0))
         call.given_up = True
-        call.dies_at = call.breaks_at = None
+        call.breaks_at = call.dies_at = None
+        call.dies_after = False
         self.at(late.between(0.1, 7.0), lambda: self._begin(call))
 
     def _out_of_reach(self, owner: Owner) -> bool:
@@ -278,11 +301,15 @@ class World:
 
     def _passing(self, call: Call, why: str) -> BaseException | None:
         """Say what to raise at a place that a call has come to; look at what it has committed."""
+        if call.writing:
+            call.writing, call.wrote_last = False, self.clock.micros
+            call.wrote_first = call.wrote_last if call.wrote_first is None else call.wrote_first
         if why == "committed":
             self.oracles.look(call)
         if call.over:
             return None
         error = self._fault_at(call, why)
+        call.writing = why == "write" and error is None
         call.over = error is not None
         return error
 
@@ -290,14 +317,14 @@ class World:
         if not call.owner.alive:
             return Died()
         if why == "committed":
-            if call.dies_at is not None and call.dies_at <= call.statements:
+            if call.dies_after:
                 call.owner.die(f"after a commit of {call.kind}")
                 self.saw("died after a commit")
                 return Died()
             if call.reply_lost:
                 self.saw("reply lost after a commit")
                 return Unreachable("the reply was lost")
-        if why == "statement":
+        if why in ("statement", "write"):
             call.statements += 1
             if call.statements == call.dies_at:
                 call.owner.die(f"within {call.kind}")

@@ -222,6 +222,49 @@ def test_jobs_of_one_instant_are_told_apart_by_id_there():
     assert {row(job).job_state for job in (first, second)} == {JobState.READY}
 
 
+def test_further_queues_give_what_the_first_does_not_have():
+    one = ready(queue="default")
+    mail = [ready(queue="mail", priority=5), ready(queue="mail", priority=1)]
+    report = ready(queue="reports", priority=9)
+    ready(queue="others", priority=9)
+    ready(queue="mail", due_at=after(60), priority=9)
+
+    taken = claim(9, also=("mail", "reports", "nobody"))
+
+    assert ids(taken.jobs) == [one.pk, *(job.pk for job in mail), report.pk]
+    assert {job.queue for job in taken.jobs} == {"default", "mail", "reports"}
+
+
+def test_the_limit_holds_for_all_queues_together():
+    first = [ready(queue="default") for _ in range(2)]
+    other = [ready(queue="mail", priority=9) for _ in range(3)]
+
+    assert ids(claim(4, also=("mail",)).jobs) == [job.pk for job in [*first, *other[:2]]]
+    assert ids(claim(4, also=("mail",)).jobs) == [other[2].pk]
+
+
+def test_slots_are_for_all_queues_together():
+    first, second = ready(queue="default", max_attempts=1), ready(queue="mail", max_attempts=1)
+    ahead = ready(queue="mail")
+
+    taken = claim(9, 1, also=("mail",))
+
+    assert (ids(taken.jobs), taken.passed) == ([first.pk, ahead.pk], 1)
+    assert row(second).state == JobState.READY
+
+
+def test_a_place_counts_for_the_first_queue_only():
+    jobs = [ready(queue="default") for _ in range(2)]
+    other = ready(queue="mail")
+    [seen] = claim(1).jobs
+
+    taken = claim(9, past=(place(jobs[1]),), also=("mail",))
+
+    hidden = [] if connection.vendor == "postgresql" else [jobs[1].pk]  # elsewhere a place is no hint
+    assert seen.job_id == jobs[0].pk
+    assert ids(taken.jobs) == [*hidden, other.pk]
+
+
 @on_postgres
 def test_a_place_counts_for_its_own_priority():
     """A job that comes in with another one is seen by the very next claim."""

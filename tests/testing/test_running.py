@@ -40,6 +40,14 @@ def only(**options: Any) -> Any:
     return run
 
 
+def lasting(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Return the threads that are there to stay; that of an event loop ends soon after its last coroutine."""
+    new = set(threading.enumerate()) - before
+    for thread in new:
+        thread.join(timeout=10)
+    return {thread for thread in new if thread.is_alive()}
+
+
 def keys() -> set[str]:
     return set(Entry.objects.values_list("key", flat=True))
 
@@ -507,7 +515,7 @@ class _Transactions:
             name: getattr(connection, name) for name in ("in_atomic_block", "autocommit", "savepoint_ids")
         }
         aliases = [each.alias for each in connections.all(initialized_only=True)]
-        threads = threading.enumerate()
+        threads = set(threading.enumerate())
         raw = connection.connection
         for task in (handlers.marked, handlers.asynchronously_marked, handlers.block, handlers.thread):
             task.enqueue()
@@ -515,7 +523,7 @@ class _Transactions:
         runs = run_jobs(raise_errors=False)
 
         assert runs[-1].result.output == threading.current_thread().name
-        assert threading.enumerate() == threads
+        assert lasting(threads) == set()
         assert [each.alias for each in connections.all(initialized_only=True)] == aliases
         assert connection.connection is raw
         assert {name: getattr(connection, name) for name in before} == before

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOBS = Path(__file__).with_name("jobs.py")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.only_on("sqlite")]
 
 
 def lines_marked_wrong() -> set[int]:

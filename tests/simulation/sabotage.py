@@ -1,0 +1,271 @@
+"""Ways to break the system on purpose, one for each oracle: what watches must be seen to bite.
+
+Each is a context in which something is wrong, and the database where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from django.db.models import Q, QuerySet
+
+from django_backwave.core import driver
+from django_backwave.core.protocol import Verdict
+from django_backwave.core.states import JobState
+from django_backwave.models import Attempt, Job, Lease
+from django_backwave.models.lease import LeaseQuerySet
+from django_backwave.store import (
+    atomic,
+    claim,
+    enqueue,
+    entries,
+    expire,
+    fence,
+    heartbeat,
+    operate,
+    postgres,
+    retention,
+    settle,
+)
+
+type Broken = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """What is broken; ``oracles``: those that may notice it first."""
+
+    name: str
+    oracles: tuple[str, ...]
+    broken: Broken
+    databases: tuple[str, ...] = ("sqlite", "postgres")
+
+
+def _replaced(target: Any, name: str, new: Any) -> Broken:
+    return lambda: mock.patch.object(target, name, new)
+
+
+@contextmanager
+def _guard_without(condition: str) -> Iterator[None]:
+    """Break the guard of PostgreSQL's own statements."""
+    caches = (postgres._settle_sql, heartbeat._renew_sql)
+    assert condition in fence.GUARD
+    with mock.patch.object(fence, "GUARD", fence.GUARD.replace(condition, "")):
+        for cached in caches:
+            cached.cache_clear()
+        yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+def _updates(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Broken:
+    """Let every UPDATE of jobs through the ORM write something else."""
+    real = QuerySet.update
+
+    def update(self: QuerySet[Any], **values: Any) -> int:
+        return real(self, **(change(values) if issubclass(self.model, Job) else values))
+
+    return _replaced(QuerySet, "update", update)
+
+
+def _without(*names: str, when: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def change(values: dict[str, Any]) -> dict[str, Any]:
+        if when not in values:
+            return values
+        return {name: value for name, value in values.items() if name not in names}
+
+    return change
+
+
+def _held_by_anybody(job_ids: Any, attempt: int, worker: str, *, using: str, now: Any = None) -> Any:
+    return Lease.objects.using(using).of(job_ids)
+
+
+def _decides_free_of_charge(real: Any) -> Any:
+    def decide(what: Any, numbers: Any, **given: Any) -> Any:
+        return real(what, numbers, **given)._replace(failures=numbers.failures)
+
+    return decide
+
+
+def _forgets(real: Any) -> Any:
+    """An enqueue that says it has inserted."""
+
+    def insert(job: Any, **given: Any) -> Any:
+        return None if job.id.int % 3 == 0 else real(job, **given)
+
+    return insert
+
+
+def _notes_what_is_stale(real: Any) -> Any:
+    """Write the history of reports that the fence has refused."""
+
+    def unmatched(entries: Any, *, worker: str, using: str, now: Any) -> Any:
+        verdicts = real(entries, worker=worker, using=using, now=now)
+        rows = [
+            Attempt(job_id=key.job_id, number=key.attempt, worker=worker, outcome="failed",
+                    finished_at="2026-03-01T12:00:00Z")
+            for key, verdict in verdicts.items() if verdict is Verdict.STALE
+        ]  # fmt: skip
+        Attempt.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+        return verdicts
+
+    return unmatched
+
+
+def _completes_anyway(real: Any) -> Any:
+    def complete(*given: Any, **named: Any) -> bool:
+        real(*given, **named)
+        return True
+
+    return complete
+
+
+def _rewrites(real: Any) -> Any:
+    """A sweep that tidies up the history."""
+
+    def expired(**given: Any) -> Any:
+        found = real(**given)
+        for each in found:
+            past = Attempt.objects.using(given["using"]).filter(job_id=each.key.job_id)
+            past.update(message="swept")
+        return found
+
+    return expired
+
+
+def _prunes_everything(_done: Any, _dead: Any, at: Any) -> Any:
+    yield Q(state__gt=-1)
+
+
+@contextmanager
+def _commits_anyway() -> Iterator[None]:
+    with (
+        mock.patch.object(atomic, "_complete", _completes_anyway(atomic._complete)),
+        mock.patch.object(atomic, "_may_begin", lambda *_: True),
+    ):
+        yield
+
+
+@contextmanager
+def _failures_are_free() -> Iterator[None]:
+    with (
+        mock.patch.object(entries, "decide", _decides_free_of_charge(entries.decide)),
+        mock.patch.object(expire, "decide", _decides_free_of_charge(expire.decide)),
+    ):
+        yield
+
+
+@contextmanager
+def _nobody_sweeps() -> Iterator[None]:
+    with (
+        mock.patch.object(expire, "expire", lambda **_: []),
+        mock.patch.object(expire, "expire_dead", lambda *_, **__: []),
+    ):
+        yield
+
+
+def _forgets_cancels(real: Any) -> Any:
+    def decide(lease: Any, what: Any, **given: Any) -> Any:
+        lease.cancel_requested_at = None
+        return real(lease, what, **given)
+
+    return decide
+
+
+def _hears_nothing(self: Any, event: Any) -> list[Any]:
+    self._pauses.known = True
+    return []
+
+
+def _raises(*_: Any, **__: Any) -> Any:
+    raise ValueError("no such thing")
+
+
+def _says_applied(unmatched: Any, **_: Any) -> Any:
+    return {entry.key: Verdict.APPLIED for entry in unmatched}
+
+
+_ENDED = (JobState.SUCCEEDED.value, JobState.DEAD_LETTERED.value)
+
+SABOTAGES = [
+    Sabotage(
+        "the sweep takes leases that are live",
+        ("one-live-lease",),
+        _replaced(LeaseQuerySet, "expired", lambda self, _now: self.all()),
+    ),
+    Sabotage(
+        "the guard does not ask whether the lease is live",
+        ("one-live-lease", "provenance"),
+        lambda: _guard_without("AND j.lease_expires_at > {instant}"),
+        ("postgres",),
+    ),
+    Sabotage(
+        "the guard does not ask for the worker",
+        ("one-live-lease", "provenance", "stale"),
+        lambda: _guard_without("AND j.worker = %(worker)s"),
+        ("postgres",),
+    ),
+    Sabotage(
+        "the guard does not ask for the attempt",
+        ("one-live-lease", "provenance", "stale", "verdict"),
+        lambda: _guard_without("AND j.attempt = v.attempt"),
+        ("postgres",),
+    ),
+    Sabotage(
+        "settle does without the fence",
+        ("provenance",),
+        _replaced(settle.fence, "held", _held_by_anybody),
+        ("sqlite",),
+    ),
+    Sabotage(
+        "the fence does not ask whether the lease is live",
+        ("one-live-lease", "provenance"),
+        _replaced(LeaseQuerySet, "live", lambda self, _now: self.all()),
+        ("sqlite",),
+    ),
+    Sabotage(
+        "a stale report leaves a trace",
+        ("stale",),
+        _replaced(settle, "_unmatched", _notes_what_is_stale(settle._unmatched)),
+    ),
+    Sabotage("every report is said to be applied", ("verdict",), _replaced(settle, "_unmatched", _says_applied)),
+    Sabotage("a claim does not count", ("attempts",), _updates(_without("attempt", when="attempt")), ("sqlite",)),
+    Sabotage(
+        "a requeue begins to count anew",
+        ("attempts",),
+        _updates(lambda values: {**values, "attempt": 0} if "expires_at" in values else values),
+    ),
+    Sabotage(
+        "a success can be sent back",
+        ("legal-moves",),
+        _replaced(operate, "_REQUEUEABLE", (*operate._REQUEUEABLE, JobState.SUCCEEDED.value)),
+    ),
+    Sabotage(
+        "a cancel changes what has ended",
+        ("terminal",),
+        _replaced(operate, "_CANCELLABLE", (*operate._CANCELLABLE, *_ENDED)),
+    ),
+    Sabotage("failures are free", ("failures",), _failures_are_free),
+    Sabotage(
+        "the sweep forgets that a cancel was requested",
+        ("cancel",),
+        _replaced(expire, "_decide", _forgets_cancels(expire._decide)),
+    ),
+    Sabotage("an atomic job commits in spite of the fence", ("ledger",), _commits_anyway),
+    Sabotage("the pruning takes everything", ("lost",), _replaced(retention, "_old", _prunes_everything)),
+    Sabotage("an enqueue is forgotten", ("lost",), _replaced(enqueue, "insert_one", _forgets(enqueue.insert_one))),
+    Sabotage("the sweep tidies up the history", ("one-outcome",), _replaced(expire, "expire", _rewrites(expire.expire))),
+    Sabotage("nobody sweeps", ("liveness",), _nobody_sweeps),
+    Sabotage(
+        "a worker believes in longer leases", ("belief",), _replaced(driver.Driver, "_lease", lambda *_: 100.0)
+    ),
+    Sabotage("a worker hears of no pause", ("pause",), _replaced(driver.Driver, "_paused", _hears_nothing)),
+    Sabotage("a worker never ends", ("exit",), _replaced(driver.Driver, "_over", lambda *_, **__: False)),
+    Sabotage("a worker never rests", ("runaway",), _replaced(driver.Driver, "wake_at", lambda _, now: now)),
+    Sabotage("a scan fails", ("error",), _replaced(claim, "scan", _raises)),
+]
