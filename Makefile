@@ -19,10 +19,13 @@ QUICK := claim fence settle
 # What `make bench` measures, for example: make bench BENCH="--drain --only django_backwave,pgqueuer"
 BENCH := --all
 
+# More arguments for the simulator, for example: make simulate SIMULATE="--database postgres"
+SIMULATE :=
+
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) test-matrix conformance quick check mutate docs bench format clean
+.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) test-matrix conformance quick check mutate simulate docs bench format clean
 
 help: ## show this list
 	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -90,6 +93,9 @@ check: $(READY) ## check style, types, layers and migrations
 
 mutate: $(READY) ## break the fence, the sweep and the claim on purpose: a test must notice each time
 	$(BIN)/python -m tests.mutate
+
+simulate: $(READY) ## simulate whole systems under faults, for ever: new seeds, and what they find is kept; Ctrl-C ends it
+	$(BIN)/python -m tests.simulation --minutes 0 --keep $(SIMULATE)
 
 docs: $(READY) ## build the site in build/docs; any warning is an error
 	$(BIN)/sphinx-build -q -n -W --keep-going -d build/doctrees docs build/docs

@@ -215,6 +215,8 @@ def _matching(
 ) -> Q:
     earlier = None if enqueued_before is None else _instant(enqueued_before)
     number = None if state is None else state.value
+    queue = None if queue is None else check_queue(queue, "the condition")
+    name = None if name is None else check_name(name, "the condition")
     values = {"queue": queue, "name": name, "state": number, "enqueued_at__lt": earlier}
     given = {key: value for key, value in values.items() if value is not None}
     if not given:

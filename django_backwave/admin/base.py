@@ -95,6 +95,10 @@ class ReadOnlyAdmin(ModelAdmin):
         filters = self.list_filter if request is None else self.get_list_filter(request)
         return lookup in {getattr(each, "parameter_name", None) for each in filters}
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Find nothing by a key that no row can have: PostgreSQL fails of a NUL."""
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:

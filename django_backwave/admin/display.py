@@ -108,7 +108,7 @@ def instant(value: datetime | None) -> SafeString | str:
     """Return an instant to the second, in the current time zone."""
     if value is None:
         return NOTHING
-    local = timezone.localtime(value) if timezone.is_aware(value) else value
+    local = _local(value)
     return format_html(
         '<time datetime="{}">{}</time>',
         to_utc(value).isoformat(timespec="milliseconds"),
@@ -116,9 +116,17 @@ def instant(value: datetime | None) -> SafeString | str:
     )
 
 
+def _local(value: datetime) -> datetime:
+    """Return an instant in the current time zone; in its own, where the calendar ends there."""
+    try:
+        return timezone.localtime(value) if timezone.is_aware(value) else value
+    except OverflowError:
+        return value
+
+
 def for_input(value: datetime) -> str:
     """Return an instant as an <input type="datetime-local"> has it, in the current time zone."""
-    local = timezone.localtime(value) if timezone.is_aware(value) else value
+    local = _local(value)
     return f"{local:%Y-%m-%dT%H:%M:%S}"
 
 

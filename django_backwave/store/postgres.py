@@ -285,7 +285,7 @@ def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str
                SET state = CASE WHEN m.cancelled THEN {_CANCELLED} ELSE m.state END,
                    failures = CASE WHEN m.cancelled THEN j.failures ELSE m.failures END,
                    due_at = CASE WHEN m.cancelled OR m.due_in IS NULL THEN j.due_at
-                            ELSE {instant} + make_interval(secs => m.due_in) END,
+                            ELSE {instant} + make_interval(secs => LEAST(m.due_in, {clock.LONGEST:f})) END,
                    worker = '', lease_expires_at = NULL,
                    started_at = COALESCE(m.started_at, j.started_at),
                    finished_at = CASE WHEN NOT m.cancelled AND m.state = {_READY} THEN NULL

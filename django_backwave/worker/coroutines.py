@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
+from django_backwave.worker import clock
 from django_backwave.worker.connections import Hygiene
 from django_backwave.worker.handlers import touch_shared
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from django_backwave.worker.execution import Execution
 
 logger = logging.getLogger("django_backwave.worker")
+
+#: Seconds for which one slot may go from handler to handler while the loop's other tasks wait.
+YIELD_EVERY = 0.002
 
 
 class _Offspring:
@@ -89,6 +93,7 @@ class Coroutines:
         self._idle: list[asyncio.Queue[Execution]] = []
         self._slots: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
+        self._yield_at = 0.0
         self.thread = threading.Thread(target=self._run, name="backwave-loop", daemon=True)
 
     def start(self) -> None:
@@ -134,22 +139,31 @@ class Coroutines:
                 execution = following or await self._undisturbed(inbox.get())
                 if execution is None:
                     continue
-                await self._undisturbed(_in_own_thread(mine, hygiene.before))
+                if _has_thread(mine):
+                    await self._undisturbed(_in_thread(hygiene.before))
                 report = await self._attempt(execution, base.copy())
-                # Runs behind whatever the handler left in its thread: so it has really stopped now.
-                await self._undisturbed(_in_own_thread(mine, hygiene.after))
+                if _has_thread(mine):
+                    # Runs behind whatever the handler left there: so it has really stopped now.
+                    await self._undisturbed(_in_thread(hygiene.after))
                 following = self._ended(report)
                 if following is None:
                     self._idle.append(inbox)
+                elif clock.monotonic() >= self._yield_at:
+                    # Handlers that never wait would keep the others from going on.
+                    await self._undisturbed(asyncio.sleep(0))
+                    self._yield_at = clock.monotonic() + YIELD_EVERY
 
     async def _attempt(self, execution: Execution, context: contextvars.Context) -> Report:
         offspring = _Offspring()
         context.run(_offspring.set, offspring)
-        task = self._loop.create_task(execution.arun(), context=context)
-        execution.interrupt = partial(self._loop.call_soon_threadsafe, task.cancel)
+        # Begins at once: a handler that never waits costs no round of the loop.
+        task = asyncio.Task(execution.arun(), loop=self._loop, context=context, eager_start=True)
+        if not task.done():
+            execution.interrupt = partial(self._loop.call_soon_threadsafe, task.cancel)
+            if execution.switch.reason is not None:  # told in its first step
+                task.cancel()
         report = await self._undisturbed(task)
         execution.interrupt = None
-        offspring.tasks.discard(task)
         while offspring:
             for one in list(offspring.tasks):
                 one.cancel()
@@ -161,8 +175,11 @@ class Coroutines:
 
         A handler may cancel every task of the loop. It must not take the slots of others with it.
         """
-        with _alone():
-            task = work if isinstance(work, asyncio.Task) else self._loop.create_task(work)
+        if isinstance(work, asyncio.Task):
+            task = work
+        else:
+            with _alone():
+                task = self._loop.create_task(work)
         while not task.done():
             try:
                 await asyncio.wait([task])
@@ -173,10 +190,14 @@ class Coroutines:
         return None if task.cancelled() else task.result()
 
 
-async def _in_own_thread(context: ThreadSensitiveContext, function: Callable[[], None]) -> None:
-    """Run a function in a slot's thread, if it has one: a handler that never left the loop has none."""
-    if context in SyncToAsync.context_to_thread_executor:
-        await sync_to_async(function, thread_sensitive=True)()
+def _has_thread(context: ThreadSensitiveContext) -> bool:
+    """Whether a slot has a thread of its own: one whose handlers never left the loop has none."""
+    return context in SyncToAsync.context_to_thread_executor
+
+
+async def _in_thread(function: Callable[[], None]) -> None:
+    """Run a function in the thread of the slot that this is called in."""
+    await sync_to_async(function, thread_sensitive=True)()
 
 
 def _task_factory(

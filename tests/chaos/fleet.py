@@ -87,16 +87,17 @@ class Seat:
 class Worker(Seat):
     """A supervisor with children."""
 
-    def __init__(self, number: int, stage: Stage, processes: int) -> None:
+    def __init__(self, number: int, stage: Stage, processes: int, *, quiet: bool = False) -> None:
         self._processes = processes
+        self._quiet = quiet
         self._read = 0  # so many lines of the process's
         self._children: list[int] = []
         self.known: set[int] = set()  # every child that there ever was
         super().__init__(number, stage)
 
     def command(self) -> list[str]:
-        arguments = ("backwave_worker", "--processes", str(self._processes), *OPTIONS)
-        return [sys.executable, str(MANAGE), *arguments]
+        own = ("--processes", str(self._processes), *(("--verbosity", "0") if self._quiet else OPTIONS))
+        return [sys.executable, str(MANAGE), "backwave_worker", *own]
 
     def children(self) -> list[int]:
         """Return the processes of the children that have started and live."""
@@ -134,9 +135,11 @@ class Client(Seat):
 class Fleet:
     """All workers and clients of a run; use it as a context manager."""
 
-    def __init__(self, stage: Stage, *, workers: int, processes: int, clients: int, seed: int) -> None:
+    def __init__(
+        self, stage: Stage, *, workers: int, processes: int, clients: int, seed: int, quiet: bool = False
+    ) -> None:
         self.stage = stage
-        self.workers = [Worker(number, stage, processes) for number in range(workers)]
+        self.workers = [Worker(number, stage, processes, quiet=quiet) for number in range(workers)]
         self.clients = [Client(workers + number, stage, seed) for number in range(clients)]
         self.peaks: dict[int, float] = {}
         self._former: list[Client] = []  # who has done his work

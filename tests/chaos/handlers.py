@@ -106,6 +106,11 @@ def ledger_block(context, seconds: float) -> None:
         done.output = attempt
 
 
+@job(name="nothing", queue_name="soak")
+def nothing() -> None:
+    """Leave no trace: for a soak, which counts by the table."""
+
+
 #: Stored name → how to draw its arguments.
 ARGUMENTS = {
     "quick": lambda draw: (),

@@ -32,7 +32,7 @@ class Stage:
             "BACKWAVE_CHAOS_FOLDER": str(self.folder),
             "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent),
         }
-        if self.server is not None:
+        if self.server is not None and self.proxies:
             url, port = self.server.url("postgres"), self.proxies[seat].port
             environment["BACKWAVE_TEST_DATABASE_URL"] = url.replace(f":{self.server.port}/", f":{port}/")
         return environment

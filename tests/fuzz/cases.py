@@ -1,6 +1,6 @@
 """How many cases are tried, and which.
 
-BACKWAVE_FUZZ_CASES   how many hostile cases in all, shared out among the tests; 1,000 if not given
+BACKWAVE_FUZZ_CASES   how many cases in all, shared out among the tests; 2,000 if not given
 BACKWAVE_FUZZ_SEED    a number that draws other cases; without it they are the same in every run
 
 A failing case is printed in full; with the same two numbers it is found again.
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 
-CASES = int(os.environ.get("BACKWAVE_FUZZ_CASES", "1000"))
+CASES = int(os.environ.get("BACKWAVE_FUZZ_CASES", "2000"))
 SEED = os.environ.get("BACKWAVE_FUZZ_SEED")
 
 
-def bounds(share: float = 1.0, **options) -> settings:
+def bounds(share: float, **options) -> settings:
     """Return Hypothesis's settings for a test that gets this share of all cases."""
     return settings(
         max_examples=max(20, round(CASES * share)),

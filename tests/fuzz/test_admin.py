@@ -62,7 +62,7 @@ def polite(response) -> bool:
     return response.status_code < 500
 
 
-@fuzz(1.0)
+@fuzz(0.1)
 @given(data=st.data())
 def _lists(client, data):
     model = data.draw(st.sampled_from(MODELS))
@@ -75,7 +75,7 @@ def test_lists_take_any_query(root):
     _lists(root)
 
 
-@fuzz(0.3)
+@fuzz(0.03)
 @given(data=st.data())
 def _pages(client, data):
     model = data.draw(st.sampled_from(MODELS))
@@ -108,7 +108,7 @@ forms = st.fixed_dictionaries(
 )
 
 
-@fuzz(0.6)
+@fuzz(0.06)
 @given(data=st.data())
 def _actions(client, data):
     address = reverse("admin:django_backwave_job_changelist")
@@ -142,7 +142,7 @@ def operator_addresses() -> list[str]:
     return sorted({name for name in names if name})
 
 
-@fuzz(0.6)
+@fuzz(0.06)
 @given(data=st.data())
 @example(data=None)
 def _operator(client, data):

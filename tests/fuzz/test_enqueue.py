@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_backwave import Backoff, enqueue_many, operations
-from django_backwave.compat import InvalidTask
+from django_backwave.compat import InvalidTask, InvalidTaskBackend
 from django_backwave.exceptions import InvalidJob
 from django_backwave.models import Job, Tag
 from tests.api.handlers import echo
@@ -20,7 +20,7 @@ from tests.fuzz.cases import anything, fuzz, json_values, numbers, texts, words
 
 pytestmark = pytest.mark.django_db
 
-REFUSALS = (InvalidJob, InvalidTask, TypeError, ValueError)
+REFUSALS = (InvalidJob, InvalidTask, InvalidTaskBackend, TypeError, ValueError)
 
 options = st.fixed_dictionaries(
     {},
@@ -64,7 +64,7 @@ def attempt(call: Callable[[], Any], *known: type[Exception]) -> tuple[Any, Exce
     return None, refusal
 
 
-@fuzz(4.0)
+@fuzz(0.4)
 @given(options=options, number=numbers, args=st.lists(json_values | anything, max_size=3))
 def test_enqueue_refuses_or_writes_what_was_asked(options, number, args):
     task, refusal = attempt(lambda: echo.using(**options, backoff=backoff(number)))
@@ -90,7 +90,7 @@ calls = st.lists(
 )
 
 
-@fuzz(1.0)
+@fuzz(0.1)
 @given(calls=calls | anything)
 def test_enqueue_many_writes_all_or_none(calls):
     results, refusal = attempt(lambda: enqueue_many(echo, calls))
@@ -98,7 +98,7 @@ def test_enqueue_many_writes_all_or_none(calls):
     Job.objects.all().delete()
 
 
-@fuzz(0.3)
+@fuzz(0.03)
 @given(queue=words, tags=st.lists(words.map(str.strip).filter(bool), max_size=3))
 def test_names_come_out_byte_for_byte(queue, tags):
     """Emoji, trailing spaces, upper and lower case, on every database."""
@@ -111,7 +111,7 @@ def test_names_come_out_byte_for_byte(queue, tags):
     Job.objects.all().delete()
 
 
-@fuzz(0.5)
+@fuzz(0.05)
 @given(value=anything, other=anything)
 def test_operations_refuse_what_they_do_not_know(value, other):
     for call in (

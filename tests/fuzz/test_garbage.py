@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection, transaction
 from django.urls import reverse
 
 from django_backwave.core.states import JobState
-from django_backwave.models import Job
+from django_backwave.models import Job, Lease
 from django_backwave.store.claim import Order, scan, take
 from django_backwave.store.doctor import Limits, examine
 from django_backwave.store.expire import expire, expire_waiting
@@ -22,6 +22,7 @@ from tests.processes import journal
 from tests.worker import support
 
 QUEUE = "garbage"
+SUCCEEDED = JobState.SUCCEEDED.value
 EARLIER = datetime(2020, 1, 1, tzinfo=UTC)
 
 DEEP = "[" * 100_000
@@ -75,7 +76,8 @@ COLUMNS = {
     "headers": PAYLOADS,
 }
 
-#: What only one vendor takes: values by column, or by kind of column.
+#: What only one vendor takes, by kind of column. What SQLite takes besides is not tried: its columns hold
+#: values of any type, and a word for a number is nothing that a row could be mistaken for.
 OWN = {
     "postgresql": {
         "instants": [
@@ -88,13 +90,8 @@ OWN = {
         ],
         "floats": ["'NaN'", "'Infinity'", "'-Infinity'"],
     },
-    "sqlite": {
-        "instants": ["''", "'garbage'", "'2020-99-99 00:00:00'", "5", "1e300", "X'00FF'"],
-        "floats": ["'garbage'", "''", "9e999", "-9e999", "X'FF'"],
-        "numbers": ["'garbage'", "1.5", "9223372036854775807"],
-        "payload": ["X'FF00'", "CAST(X'FF' AS TEXT)"],
-    },
-    "mysql": {"instants": ["'0000-00-00 00:00:00'", "'1000-01-01 00:00:00'"], "numbers": ["4294967295"]},
+    "sqlite": {"floats": ["9e999", "-9e999"], "numbers": ["9223372036854775807"]},
+    "mysql": {"instants": ["'1000-01-01 00:00:00'"], "numbers": ["4294967295"]},
 }
 
 KINDS = {
@@ -106,23 +103,15 @@ KINDS = {
 }
 
 
-def garbage():
-    """Yield column and literal, for every column and on every database."""
-    for column, values in COLUMNS.items():
-        for value in values:
-            yield "any", column, value
-        for vendor, own in OWN.items():
-            for value in own.get(KINDS.get(column, ""), ()):
-                yield vendor, column, value
-
-
-GARBAGE = list(garbage())
+def garbage(column):
+    """Return literals for a column of the database of this run."""
+    return [*COLUMNS[column], *OWN[connection.vendor].get(KINDS.get(column, ""), ())]
 
 
 def write(job_id: UUID, column: str, literal: str) -> bool:
     """Write a literal into a job's row; False if the database itself keeps that out."""
     table, key = Job._meta.db_table, Job(pk=job_id)._meta.pk.get_db_prep_value(job_id, connection)
-    sql = f"UPDATE {table} SET {column} = {literal} WHERE id = %s"
+    sql = f"UPDATE {table} SET {column} = {literal} WHERE id = %s"  # noqa: S608 - all of it is ours
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
             cursor.execute("SET SESSION sql_mode = ''")
@@ -163,7 +152,7 @@ def ended():
 @pytest.mark.parametrize("column", COLUMNS)
 def test_no_door_is_blocked_by_a_row(column):
     """Claims find the good job behind, and sweeps, reads and pages do not fail of garbage."""
-    values = [value for vendor, of, value in GARBAGE if of == column and vendor in ("any", connection.vendor)]
+    values = garbage(column)
     bad = [key(make()) for _ in values for make in (waiting, swept, ended)]
     written = [write(job_id, column, values[number // 3]) for number, job_id in enumerate(bad)]
     good = ready(now=None, queue=QUEUE)
@@ -175,7 +164,7 @@ def test_no_door_is_blocked_by_a_row(column):
         ran += [job.job_id for job in jobs]
         send(*map(report, jobs), now=None)
     assert good.pk in ran
-    assert Job.objects.values_list("state", flat=True).get(pk=good.pk) == JobState.SUCCEEDED.value
+    assert Job.objects.values_list("state", flat=True).get(pk=good.pk) == SUCCEEDED
 
     assert {each.key.job_id for each in expire(jitter=lambda: 0.5, using="default")} <= set(bad)
     expire_waiting(using="default")
@@ -185,9 +174,11 @@ def test_no_door_is_blocked_by_a_row(column):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize(
+    "column", sorted(COLUMNS.keys() - {"state"})
+)  # a number that is no state has no name
 def test_the_admin_shows_what_it_can(column):
-    values = [value for vendor, of, value in GARBAGE if of == column and vendor in ("any", connection.vendor)]
+    values = garbage(column)
     bad = [key(make()) for _ in values for make in (waiting, swept, ended)]
     for number, job_id in enumerate(bad):
         write(job_id, column, values[number // 3])
@@ -201,3 +192,31 @@ def test_the_admin_shows_what_it_can(column):
     pages += [reverse("admin:django_backwave_job_change", args=[job_id]) for job_id in bad]
     answers = {page: client.get(page).status_code for page in pages}
     assert {page: code for page, code in answers.items() if code not in (200, 302)} == {}
+
+
+# And a real worker, with all of them at once.
+
+
+@pytest.mark.process
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_lives_and_runs_the_good_jobs_beside(tmp_path):
+    file = tmp_path / "journal"
+    bad = []
+    for column in COLUMNS:
+        for value in garbage(column):
+            job = support.enqueue("write", file, f"{column} {value[:20]}", due_at=EARLIER)
+            if write(job.pk, column, value):
+                bad.append((job, column, value))
+            lapsed = claimed(worker=STRANGER, now=EARLIER, name="tests.worker.handlers.write")
+            write(lapsed.job_id, column, value)
+    good = support.enqueue_many("write", [(file, f"good {number}") for number in range(20)])
+
+    process = support.run_worker("--drain", "--poll", "0.1", deadline=120)
+
+    assert process.code == 0, process
+    assert [line for line in journal(file) if line.startswith("good")] == [f"good {n}" for n in range(20)]
+    assert set(Job.objects.filter(pk__in=good).values_list("state", "attempt")) == {(SUCCEEDED, 1)}
+    # MariaDB ends deadlocks of its own making; the worker just tries again.
+    assert process.said("action=database_trouble") == process.said("action=database_trouble", "Deadlock")
+    assert not process.said("action=notify_failed")
+    assert not Lease.objects.exclude(lease_expires_at__gt=datetime.now(UTC)).exists()

@@ -13,7 +13,7 @@ from django_backwave.payload import encode_arguments, encode_output, encode_resu
 from tests.fuzz.cases import anything, fuzz, json_values, texts
 
 
-@fuzz(0.3)
+@fuzz(0.03)
 @given(json_values, json_values)
 def test_what_is_json_comes_out_as_it_went_in(one, other):
     text = encode_arguments("shop.send", [one], {"key": other})
@@ -21,7 +21,7 @@ def test_what_is_json_comes_out_as_it_went_in(one, other):
     assert text.encode()  # every database takes it
 
 
-@fuzz(0.3)
+@fuzz(0.03)
 @given(anything)
 def test_anything_else_is_refused_with_our_error_and_says_where(value):
     for encode in (
@@ -42,7 +42,7 @@ def test_anything_else_is_refused_with_our_error_and_says_where(value):
         assert len(told) < 2000
 
 
-@fuzz(0.1)
+@fuzz(0.01)
 @given(texts)
 def test_names_of_arguments_are_checked_as_well(name):
     try:

@@ -1,9 +1,9 @@
 """The simulator's command line.
 
-    python -m tests.simulation --seeds 300             seeds 0 to 299, each on its database
-    python -m tests.simulation --seed 17 --verbose     one run, with its trace
-    python -m tests.simulation --minutes 10            seeds that nobody has tried, for ten minutes
-    python -m tests.simulation --plan FILE             a plan that was kept
+python -m tests.simulation --seeds 300             seeds 0 to 299, each on its database
+python -m tests.simulation --seed 17 --verbose     one run, with its trace
+python -m tests.simulation --minutes 10            seeds that nobody has tried, for ten minutes
+python -m tests.simulation --plan FILE             a plan that was kept
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count, islice
 from multiprocessing import get_context
@@ -154,13 +155,14 @@ def _many(options: argparse.Namespace) -> int:
     from tests.simulation.report import Coverage
 
     began, coverage = time.monotonic(), Coverage()
-    for result in _results(options):
-        coverage.add(result)
-        if result.violation is not None:
-            alike = {each.violation.oracle for each in coverage.failures[:-1]}
-            _tell(result, keep=options.keep, minimise=result.violation.oracle not in alike)
-        if coverage.runs % 500 == 0:
-            _say([f"{coverage.runs} runs, {len(coverage.failures)} failed"])
+    with suppress(KeyboardInterrupt):
+        for result in _results(options):
+            coverage.add(result)
+            if result.violation is not None:
+                alike = {each.violation.oracle for each in coverage.failures[:-1]}
+                _tell(result, keep=options.keep, minimise=result.violation.oracle not in alike)
+            if coverage.runs % 500 == 0:
+                _say([f"{coverage.runs} runs, {len(coverage.failures)} failed"])
     _say(coverage.lines())
     _say([f"{coverage.runs / (time.monotonic() - began):.2f} runs/s, {len(coverage.failures)} failed"])
     missing = coverage.missing()
@@ -174,10 +176,9 @@ def _results(options: argparse.Namespace) -> Iterator[Any]:
     size = max(1, options.processes // len(names))
     plans = _plans(options)
     with ExitStack() as stack:
-        pools = {
-            name: stack.enter_context(ProcessPoolExecutor(size, get_context("spawn"), _set_up))
-            for name in names
-        }
+        pools = {name: ProcessPoolExecutor(size, get_context("spawn"), _be_a_child) for name in names}
+        for pool in pools.values():
+            stack.callback(pool.shutdown, cancel_futures=True)
         waiting: deque[Any] = deque()
         for plan in plans:
             waiting.append(pools[plan.database].submit(_run, plan))
@@ -185,6 +186,11 @@ def _results(options: argparse.Namespace) -> Iterator[Any]:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def _be_a_child() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    _set_up()
 
 
 def _tell(result: Any, *, keep: bool, minimise: bool) -> None:

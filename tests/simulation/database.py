@@ -1,9 +1,9 @@
 """The two databases: how a store call runs on each, what their clocks show, and what they hold.
 
-A call is run by `start`, which gives back control where the scheduler may step in: before each statement, after
-each commit, and where the call itself waits. On SQLite, with one connection and one writer, nobody can come in
-between: control never leaves, and the scheduler only decides about faults. On PostgreSQL each call has a thread
-with a connection of its own; exactly one of them runs at a time, but for those that wait for a lock.
+A call is run by `start`, which gives back control where the scheduler may step in: before each statement,
+after each commit, and where the call itself waits. On SQLite, with one connection and one writer, nobody can
+come in between: control never leaves, and the scheduler only decides about faults. On PostgreSQL each call
+has a thread with a connection of its own; one of them runs at a time, but for those that wait for a lock.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ EMPTY = Dump({}, {}, frozenset(), frozenset())
 
 
 class Parked(NamedTuple):
-    """A call has stopped: before a ``statement`` (a ``write``, if to jobs), ``committed``, or to ``sleep``."""
+    """A call has stopped: at a ``statement`` (a ``write``, if to jobs), ``committed``, or to ``sleep``."""
 
     why: str
     seconds: float = 0.0
@@ -135,10 +135,10 @@ class Database(ABC):
     def patched(self) -> AbstractContextManager[Any]:
         """Return a context in which the store knows no other time than the virtual one."""
 
-    def tell_time(self) -> None:
+    def tell_time(self) -> None:  # noqa: B027 - on SQLite there is nothing to do
         """Let the database's clock show what the virtual one does, before anybody runs a statement."""
 
-    def free(self, running: Running) -> None:
+    def free(self, running: Running) -> None:  # noqa: B027 - the same
         """Take back what a call used that is over."""
 
 
@@ -260,8 +260,11 @@ class InMemory(Database):
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        with mock.patch.object(store_clock, "_local", lambda: self.clock.instant):
+        with mock.patch.object(store_clock, "_local", self._local):
             yield
+
+    def _local(self) -> datetime:
+        return self.clock.instant
 
     def _pause(self, why: str) -> None:
         error = self._passing(why)
@@ -270,11 +273,13 @@ class InMemory(Database):
 
 
 _COLUMNS = [field.column for field in Job._meta.concrete_fields if not field.primary_key]
-_FIELDS = ("state", "attempt", "failures", "max_attempts", "worker", "lease_expires_at", "cancel_requested_at",
-           "expires_at", "queue", "name", "cause", "output")  # fmt: skip
+_FIELDS = (
+    *("state", "attempt", "failures", "max_attempts", "worker", "lease_expires_at", "cancel_requested_at"),
+    *("expires_at", "queue", "name", "cause", "output"),
+)
 _PLACES = [_COLUMNS.index(name) for name in _FIELDS]
 # A plus before a column keeps Python's driver from parsing each instant.
-_SQLITE_JOBS = f'SELECT id || \'\', +{", +".join(_COLUMNS)} FROM "{Job._meta.db_table}"'  # noqa: S608
+_SQLITE_JOBS = f"SELECT id || '', +{', +'.join(_COLUMNS)} FROM \"{Job._meta.db_table}\""  # noqa: S608
 _SQLITE_ATTEMPTS = f"""
     SELECT job_id || '', number, worker, outcome, id, +started_at, +finished_at, error_class, message
       FROM "{Attempt._meta.db_table}" """  # noqa: S608
@@ -423,7 +428,7 @@ class Postgres(Database):
 
     def patched(self) -> AbstractContextManager[Any]:
         # Nobody listens, and how many are left out depends on real time.
-        return mock.patch.object(notify, "permitted", lambda *_, **__: False)
+        return mock.patch.object(notify, "permitted", return_value=False)
 
     def is_blocked(self, pid: int) -> bool:
         """Whether a connection waits for a lock that somebody else holds."""

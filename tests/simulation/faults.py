@@ -55,7 +55,7 @@ KINDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What fixes a run. ``only``: the addresses of the faults that happen; None: those that the seed draws."""
+    """What fixes a run. ``only``: the addresses of the faults that happen; None: what the seed draws."""
 
     seed: int
     database: str

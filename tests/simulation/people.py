@@ -174,7 +174,7 @@ def _collide(world: World, hosts: list[Host], spec: Spec, seconds: float, draw: 
     world.at(after, partial(operator.do, verb, [spec.job.id], draw, slowly=draw.chance(0.7)))
 
 
-def invite(world: World, hosts: list[Host]) -> None:
+def invite(world: World, hosts: list[Host]) -> None:  # noqa: C901 - one loop for each kind of people
     """Put everybody into the calendar."""
     for spec in world.specs:
         client = Client(world, f"client{spec.number}", hosts)
@@ -197,7 +197,7 @@ def invite(world: World, hosts: list[Host]) -> None:
             _strike(world, host, number)
 
 
-def _strike(world: World, host: Host, number: int) -> None:
+def _strike(world: World, host: Host, number: int) -> None:  # noqa: C901 - one function a blow
     """Let fate strike a host."""
 
     def blow(kind: str, act: Callable[[Stream], None]) -> None:

@@ -109,5 +109,7 @@ class _Course:
     def _finished(self) -> None:
         for host in self.hosts:
             if host.process is not None and host.process.alive:
-                self.world.violates("exit", f"{host.process.name} has not ended {TO_EXIT:g} s after it was told to")
+                self.world.violates(
+                    "exit", f"{host.process.name} has not ended {TO_EXIT:g} s after it was told to"
+                )
         self.world.finished = True

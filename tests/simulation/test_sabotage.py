@@ -1,4 +1,4 @@
-"""Each oracle bites: the system is broken on purpose, and the simulator must say so, by a seed that replays."""
+"""Each oracle bites: the system is broken on purpose, and the simulator says so, by a seed that replays."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.simulation.sabotage import SABOTAGES, Sabotage
 pytestmark = [pytest.mark.slow, pytest.mark.only_on("sqlite", "postgres")]
 
 #: Seeds within which a sabotage must be noticed.
-ENOUGH = 40
+ENOUGH = 60
 
 HERE = [sabotage for sabotage in SABOTAGES if chosen() in sabotage.databases]
 
 
-def first_failure(database: Any) -> Result:
-    for seed in range(ENOUGH):
+def first_failure(database: Any, first: int) -> Result:
+    for seed in range(first, first + ENOUGH):
         result = run(Plan(seed, database.name), database)
         if result.violation is not None:
             return result
@@ -32,7 +32,7 @@ def first_failure(database: Any) -> Result:
 def test_an_oracle_notices(database: Any, sabotage: Sabotage) -> None:
     """What the sabotage breaks is told by the oracle that watches over it, and again in a replay."""
     with sabotage.broken():
-        failed = first_failure(database)
+        failed = first_failure(database, sabotage.first)
         again = run(failed.plan, database)
 
     assert failed.violation is not None
@@ -42,6 +42,6 @@ def test_an_oracle_notices(database: Any, sabotage: Sabotage) -> None:
 
 def test_every_oracle_is_proven() -> None:
     """No oracle is without a sabotage, on this database, that it must notice."""
-    proven = {oracle for sabotage in HERE for oracle in sabotage.oracles}
+    proven = {sabotage.oracles[0] for sabotage in HERE if len(sabotage.oracles) == 1}
 
     assert ORACLES.keys() - proven == set()

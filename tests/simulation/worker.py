@@ -1,4 +1,4 @@
-"""A virtual worker: the real driver, and around it what the real worker's threads do, as events in virtual time.
+"""A virtual worker: the real driver, and around it what the real worker's threads do, in virtual time.
 
 `Process` is one incarnation, with a pump, a heart and slots as in `django_backwave.worker`; `Host` starts it
 again after its end.
@@ -68,8 +68,8 @@ from django_backwave.store import clock as store_clock
 from tests.app.models import Entry
 from tests.simulation.clock import OwnClock
 from tests.simulation.database import ALIAS, Ended
-from tests.simulation.world import Call, Refused, World
 from tests.simulation.workload import Spec, run_time
+from tests.simulation.world import Call, Refused, World
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -79,6 +79,7 @@ GRACE, KEEP = 8.0, 8.0
 
 #: Seconds until a job is due again whose atomic transaction could not begin, as in the real worker.
 BUSY_DELAY = 1.0
+
 
 class HandlerError(Exception):
     """What a handler of the simulation raises."""
@@ -213,7 +214,7 @@ class Process:
         if number == self._ticks:
             self.feed(Tick(self.now()))
 
-    def _see_to(self, command: Command) -> None:
+    def _see_to(self, command: Command) -> None:  # noqa: C901 - a flat table of the commands
         match command:
             case Start(job, lease_ends, claimed_at):
                 self._submit(job, lease_ends, claimed_at)
@@ -483,9 +484,7 @@ class Process:
                 return "prune", lambda _: prune()
         raise AssertionError(commands)
 
-    def _settling(
-        self, reports: tuple[Report, ...], claims: list[StoreCommand]
-    ) -> tuple[str, Any]:
+    def _settling(self, reports: tuple[Report, ...], claims: list[StoreCommand]) -> tuple[str, Any]:
         self.world.oracles.sends(reports, self.name)
         given: dict[str, Any] = {"worker": self.name, "unroutable_grace": GRACE, "using": ALIAS}
         if not claims:
@@ -495,9 +494,7 @@ class Process:
 
     def _order(self, command: Any) -> claim.Order:
         lease = self.options.lease
-        return claim.Order(
-            command.queue, command.limit, command.slots, lease, command.without, command.past
-        )
+        return claim.Order(command.queue, command.limit, command.slots, lease, command.without, command.past)
 
     def _release(self, known: frozenset[Key]) -> bool:
         release.release_unknown(known, worker=self.name, using=ALIAS)

@@ -15,7 +15,7 @@ QUEUES = ("mail", "reports")
 #: Old code does not know the second of these names.
 NAMES = ("plain", "new")
 
-#: plain: returns. atomic: writes its ledger row and its success in one transaction. block: the same, and goes on.
+#: plain: returns. atomic: writes its ledger row and its success in one transaction. block: that, and goes on.
 KINDS = ("plain", "plain", "atomic", "block")
 
 #: Seconds after which clients, operators and faults are done.

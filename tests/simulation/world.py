@@ -58,7 +58,8 @@ class Call:
 
     ``attempts``: for a call that ends attempts, the number of each job's, by the job's hex id.
     ``paused``: the queues and names that its owner knew to be paused. ``places``: what the faults of
-    the call are drawn by. ``reports``: what it settles. ``ended``: the jobs of which it has ended attempts.
+    the call are drawn by. ``reports``: what it settles. ``claimed``, ``ended``: the jobs of which it
+    has begun and ended attempts.
     """
 
     owner: Owner
@@ -69,6 +70,7 @@ class Call:
     attempts: dict[str, int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     reports: tuple[Report, ...] = ()
+    claimed: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     running: Running | None = None
     pace: Stream | None = None
@@ -323,6 +325,7 @@ class World:
                 return Died()
             if call.reply_lost:
                 self.saw("reply lost after a commit")
+                self._collide_with_claims(call)
                 return Unreachable("the reply was lost")
         if why in ("statement", "write"):
             call.statements += 1
@@ -335,9 +338,20 @@ class World:
                 return Unreachable("the connection broke")
         return None
 
+    def _collide_with_claims(self, call: Call) -> None:
+        """Let somebody come to a job whose claim nobody knows of."""
+        for job in sorted(call.claimed):
+            draw = self.faults.happens("collision", "claim", *call.place, job[:8])
+            if draw is not None:
+                self.collide(self.by_id[job], 0.1, draw)
+
     def _over(self, call: Call, ended: Ended) -> None:
         error = ended.error
-        injected = isinstance(error, Died | Unreachable) or isinstance(error.__cause__, Unreachable) if error else True
+        injected = (
+            isinstance(error, Died | Unreachable) or isinstance(error.__cause__, Unreachable)
+            if error
+            else True
+        )
         expected = getattr(error, "expected", False)
         if not (injected or expected):
             self.violates("error", f"{call.kind} of {call.owner.name} raised {type(error).__name__}: {error}")

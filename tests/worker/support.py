@@ -26,11 +26,10 @@ def worker(*arguments: str, **environment: str) -> AbstractContextManager[Proces
     return processes.worker(*arguments, DJANGO_SETTINGS_MODULE=SETTINGS, **environment)
 
 
-def run_worker(*arguments: str, **environment: str) -> Process:
+def run_worker(*arguments: str, deadline: float = processes.PATIENCE, **environment: str) -> Process:
     """Run such a worker to its end, which `--drain` or `--max-jobs` should bring."""
-    return processes.run_command(
-        "backwave_worker", *arguments, DJANGO_SETTINGS_MODULE=SETTINGS, **environment
-    )
+    environment = {"DJANGO_SETTINGS_MODULE": SETTINGS, **environment}
+    return processes.run_command("backwave_worker", *arguments, deadline=deadline, **environment)
 
 
 def enqueue(handler: str, *args: Any, due_in: float | None = None, **options: Any) -> Job:

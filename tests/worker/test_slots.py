@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from django_backwave.context import StopSwitch
 from django_backwave.core.outcome import Released
 from django_backwave.worker.slots import Slots
 from tests.core.bench import claimed, report
@@ -24,6 +26,7 @@ class Attempt:
     def __init__(self, stage, number, *, is_async=False):
         self._stage = stage
         self.job = claimed(number)
+        self.switch = StopSwitch(lease_ends=float("inf"), clock=time.monotonic)
         self.is_async = is_async
         self.go = threading.Event()
         self.thread = None
