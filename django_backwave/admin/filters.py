@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_backwave import registry
 from django_backwave.backend import jobs_database
+from django_backwave.core.limits import NAME_LENGTH
 from django_backwave.core.states import JobState
 from django_backwave.models.job import STATE_LABELS
 from django_backwave.notes import Word
@@ -73,7 +74,7 @@ class TypedFilter(admin.SimpleListFilter):
     def value(self) -> str | None:
         """Return what was typed, None for nothing."""
         value = (super().value() or "").strip()
-        if "\0" in value:
+        if "\0" in value or len(value) > NAME_LENGTH:  # SQLite, for one, looks for no longer pattern
             raise IncorrectLookupParameters(value)
         return value or None
 

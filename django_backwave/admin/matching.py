@@ -31,6 +31,7 @@ from django_backwave.admin.operations import (
     tell_counts,
 )
 from django_backwave.backend import jobs_database
+from django_backwave.core.limits import NAME_LENGTH
 from django_backwave.core.states import REQUEUEABLE
 from django_backwave.models.job import STATE_LABELS
 from django_backwave.store import matching as store
@@ -170,7 +171,7 @@ def _so_far(form: QueryDict, operation: Operation) -> tuple[Counter[Enum], UUID 
 def _understood(query: QueryDict) -> bool:
     state, queue, name = _given(query)
     known = set(query) <= set(KNOWN) and (not state or state in STATES)
-    return known and "\0" not in queue + name
+    return known and "\0" not in queue + name and len(name) <= NAME_LENGTH
 
 
 def _condition(query: QueryDict) -> Q:

@@ -93,7 +93,8 @@ def readable(sql: str) -> str:
     """Return PostgreSQL's words for an instant that a datetime can hold in any zone.
 
     Infinities, and years that Python does not have, can only have been written by hand. To read one would
-    fail, and take everything along that is read in the same statement.
+    fail, and take everything along that is read in the same statement. It is for the statements that must not
+    stand still; what is ordered by a column that it selects would find no index with it.
     """
     bounded = f"LEAST(GREATEST({sql}, '0001-01-02Z'::timestamptz), '9999-12-30Z'::timestamptz)"
     return f"CASE WHEN {sql} IS NOT NULL THEN {bounded} END"  # those two ignore NULL
@@ -126,11 +127,10 @@ class InstantField(_DateTimeField):
         return str(value.replace(tzinfo=None))
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Read what a datetime can hold; without USE_TZ as UTC, for local time is ambiguous in autumn."""
-        if compiler.connection.vendor != "postgresql":
-            return sql, params
-        readable_sql, twice = f"({readable(sql)})", (*params, *params)
-        return readable_sql if settings.USE_TZ else f"({readable_sql} AT TIME ZONE 'UTC')", twice
+        """Read UTC wall time on PostgreSQL without USE_TZ: local time there is ambiguous in autumn."""
+        if compiler.connection.vendor == "postgresql" and not settings.USE_TZ:
+            return f"({sql} AT TIME ZONE 'UTC')", params
+        return sql, params
 
     def from_db_value(self, value: datetime | None, *context: Any) -> datetime | None:
         """Read the column's wall time as UTC, then follow Django's custom."""

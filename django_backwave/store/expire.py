@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import Q
+
 from django_backwave.core.outcome import CANCEL_CAUSE, Abandoned, Decision, Numbers, Released, decide
 from django_backwave.core.policy import Backoff
 from django_backwave.core.protocol import Key
@@ -13,6 +15,7 @@ from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.models import Attempt, Job, Lease
 from django_backwave.store import clock
 from django_backwave.store.claim import cancel_late
+from django_backwave.store.expressions import Readable
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import unlocked, writing
 from django_backwave.store.retention import trim_attempts
@@ -90,7 +93,7 @@ def expire_dead(
 
 #: What a sweep reads: a row whose other columns hold garbage, written by hand, must not stop every sweep.
 _READ = (
-    *("name", "queue", "worker", "attempt", "started_at", "cancel_requested_at"),
+    *("name", "queue", "worker", "attempt"),
     *("failures", "max_attempts", "backoff_base", "backoff_cap", "backoff_jitter"),
 )
 
@@ -104,7 +107,10 @@ class _End(Enum):
 def _dispose(
     rows: LeaseQuerySet, end: _End, *, at: datetime, jitter: Callable[[], float], using: str
 ) -> list[Expired]:
-    leases = list(unlocked(rows.only(*_READ), using=using))
+    read = rows.only(*_READ).annotate(
+        started=Readable("started_at"), cancelled=Q(cancel_requested_at__isnull=False)
+    )
+    leases: list[Any] = list(unlocked(read, using=using))
     before = _abandoned_before([lease.pk for lease in leases], using)
     expired = []
     history = []
@@ -113,7 +119,7 @@ def _dispose(
         decision = _decide(lease, outcome, jitter=jitter())
         if _write(lease, decision, end, at=at, using=using):
             expired.append(_expired(lease, decision))
-            if decision.recorded or lease.started_at is not None:
+            if decision.recorded or lease.started is not None:
                 history.append(_attempt(lease, decision, at))
     passing("expire: rows written")
     # A row with that number can only be a leftover made by hand: it must not stop every sweep.
@@ -148,14 +154,14 @@ def _abandoned_before(job_ids: list[UUID], using: str) -> set[UUID]:
     return set(attempts.values_list("job_id", flat=True))
 
 
-def _decide(lease: Lease, outcome: Abandoned | Released, *, jitter: float) -> Decision:
+def _decide(lease: Any, outcome: Abandoned | Released, *, jitter: float) -> Decision:
     numbers = Numbers(
         failures=lease.failures,
         max_attempts=lease.max_attempts,
         backoff=Backoff.of_row(lease.backoff_base, lease.backoff_cap, lease.backoff_jitter),
     )
     decision = decide(outcome, numbers, jitter=jitter, unroutable_grace=0.0)
-    if lease.cancel_requested_at is None:
+    if not lease.cancelled:
         return decision
     # The attempt stays what it is in the history: the worker that held it must never read there that
     # its own late report was applied.
@@ -190,12 +196,12 @@ def _expired(lease: Lease, decision: Decision) -> Expired:
     )
 
 
-def _attempt(lease: Lease, decision: Decision, at: datetime) -> Attempt:
+def _attempt(lease: Any, decision: Decision, at: datetime) -> Attempt:
     return Attempt(
         job_id=lease.pk,
         number=lease.attempt,
         worker=lease.worker,
-        started_at=lease.started_at,
+        started_at=lease.started,
         finished_at=at,
         outcome=decision.outcome.value,
     )

@@ -13,7 +13,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from django_backwave.core.outcome import (
     Failed,
@@ -105,6 +105,8 @@ class Notifier:
                 tell, context = item
                 try:
                     (base.copy() if context is None else context).run(tell, signaller)
+                except DatabaseError as error:
+                    logger.warning("action=notify_failed error=%s: a signal is lost", type(error).__name__)
                 except BaseException:  # SystemExit would end the thread, and with it the worker
                     logger.exception("action=notify_failed")
         finally:

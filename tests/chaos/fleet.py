@@ -89,14 +89,14 @@ class Worker(Seat):
 
     def __init__(self, number: int, stage: Stage, processes: int, *, quiet: bool = False) -> None:
         self._processes = processes
-        self._quiet = quiet
+        self.quiet = quiet
         self._read = 0  # so many lines of the process's
         self._children: list[int] = []
         self.known: set[int] = set()  # every child that there ever was
         super().__init__(number, stage)
 
     def command(self) -> list[str]:
-        own = ("--processes", str(self._processes), *(("--verbosity", "0") if self._quiet else OPTIONS))
+        own = ("--processes", str(self._processes), *(("--verbosity", "0") if self.quiet else OPTIONS))
         return [sys.executable, str(MANAGE), "backwave_worker", *own]
 
     def children(self) -> list[int]:
@@ -182,6 +182,9 @@ class Fleet:
     def stop_workers(self) -> None:
         """Ask all workers to stop, and complain of those that do not end in order."""
         for worker in self.workers:
+            # One that has only just been started does not know yet what to do about a signal.
+            if not worker.quiet:
+                worker.process.wait_for("action=supervisor_started", deadline=END)
             worker.process.send(signal.SIGTERM)
         for worker in self.workers:
             try:

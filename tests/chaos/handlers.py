@@ -134,7 +134,7 @@ WEIGHTS = {
     "flaky": 10,
     "hopeless": 2,
     "tired": 3,
-    "poison": 0.3,
+    "poison": 0.1,
     "ledger": 15,
     "ledger-block": 5,
 }

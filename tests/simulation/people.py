@@ -16,16 +16,14 @@ from tests.simulation.database import ALIAS, Ended
 from tests.simulation.streams import Stream
 from tests.simulation.worker import Host
 from tests.simulation.workload import HORIZON, QUEUES, Spec
-from tests.simulation.world import Call, World
+from tests.simulation.world import Call, Expected, World
 
 #: How many operators, strangers, outages and blows to one host a run may have at most.
 OPERATORS, STRANGERS, OUTAGES, BLOWS = 14, 8, 2, 2
 
 
-class RolledBack(Exception):
+class RolledBack(Expected):
     """A client has changed its mind within its transaction."""
-
-    expected = True
 
 
 class Person:
@@ -190,7 +188,8 @@ def invite(world: World, hosts: list[Host]) -> None:  # noqa: C901 - one loop fo
     for number in range(OUTAGES):
         if (draw := world.faults.happens("outage", number)) is not None:
             start = draw.between(0.0, HORIZON - 6.0)
-            world.outages.append((round(start * SECOND), round((start + draw.between(0.2, 8.0)) * SECOND)))
+            end = min(HORIZON, start + draw.between(0.2, 8.0))
+            world.outages.append((round(start * SECOND), round(end * SECOND)))
     world.collide = partial(_collide, world, hosts)
     for host in hosts:
         for number in range(BLOWS):

@@ -69,7 +69,7 @@ from tests.app.models import Entry
 from tests.simulation.clock import OwnClock
 from tests.simulation.database import ALIAS, Ended
 from tests.simulation.workload import Spec, run_time
-from tests.simulation.world import Call, Refused, World
+from tests.simulation.world import Call, Expected, Refused, World
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -81,20 +81,12 @@ GRACE, KEEP = 8.0, 8.0
 BUSY_DELAY = 1.0
 
 
-class HandlerError(Exception):
+class HandlerError(Expected):
     """What a handler of the simulation raises."""
 
-    expected = True
 
-
-class HandlerStopped(Exception):
+class HandlerStopped(Expected):
     """A handler has stopped because it was told to."""
-
-    expected = True
-
-
-for _error in (atomic.LeaseGone, atomic.DatabaseBusy):
-    _error.expected = True  # type: ignore[attr-defined]
 
 
 @dataclass(eq=False)
@@ -290,6 +282,8 @@ class Process:
         seconds = run_time(*place, self.world.streams)
         if (slow := self.world.faults.happens("slow", *place)) is not None:
             seconds += slow.between(2.0, 9.0)
+        if spec.job.timeout_seconds is not None and self.world.faults.happens("deaf", *place) is not None:
+            seconds += 8.0  # it is told of its time-out, and does not stop in the time that it has for that
         if (collision := self.world.faults.happens("collision", *place)) is not None:
             self.world.collide(spec, seconds, collision)
         if (poison := self.world.faults.happens("poison", spec.number)) is not None:
@@ -625,9 +619,7 @@ class Process:
         return None if after is None else store_clock.after(execution.job.claimed_at, after)
 
 
-class _Snooze(Exception):
-    expected = True
-
+class _Snooze(Expected):
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from django.db import OperationalError
 
+from django_backwave.store.atomic import DatabaseBusy, LeaseGone
 from tests.simulation.clock import SECOND, Clock
 from tests.simulation.database import Answer, Database, Ended, Parked, Running
 from tests.simulation.faults import Faults, Plan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from django_backwave.core.protocol import Report
 
 #: Events after which a run is given up, in all and within one instant.
-MOST_EVENTS, MOST_AT_ONCE = 60_000, 2_000
+MOST_EVENTS, MOST_AT_ONCE = 30_000, 2_000
 
 
 #: Calls whose owner goes on without them after a while. A handler's own transaction is not among them.
@@ -39,6 +40,10 @@ class Unreachable(OperationalError):
 
 class Refused(Unreachable):
     """It was out of reach before anything was done."""
+
+
+class Expected(Exception):
+    """Whatever a virtual handler or client raises."""
 
 
 class Owner(Protocol):
@@ -77,7 +82,7 @@ class Call:
     slow: bool = False
     statements: int = 0
     writing: bool = False
-    wrote_first: int | None = None  # when the first, and the latest, write to jobs was done
+    wrote_first: int | None = None  # when the first, and the latest, write to jobs began
     wrote_last: int | None = None
     breaks_at: int | None = None
     dies_at: int | None = None
@@ -233,7 +238,7 @@ class World:
             call.running = running
             return call.work(call)
 
-        call.running, answer = self.database.start(work, lambda why: self._passing(call, why))
+        call.running, answer = self.database.start(work, lambda why: self._passes(call, why))
         self._go_on(call, answer)
         self._look_at_blocked()
 
@@ -246,6 +251,7 @@ class World:
                 self._wait(call, delay)
                 return
             self.database.tell_time()
+            self._writes_now(call)
             answer = call.running.resume(error) if call.running else None
         if answer is None:
             if call not in self._blocked:
@@ -273,6 +279,7 @@ class World:
             return
         self.database.tell_time()
         error = None
+        self._writes_now(call)
         if not call.owner.alive:
             call.over, error = True, Died()
         assert call.running is not None
@@ -303,9 +310,6 @@ class World:
 
     def _passing(self, call: Call, why: str) -> BaseException | None:
         """Say what to raise at a place that a call has come to; look at what it has committed."""
-        if call.writing:
-            call.writing, call.wrote_last = False, self.clock.micros
-            call.wrote_first = call.wrote_last if call.wrote_first is None else call.wrote_first
         if why == "committed":
             self.oracles.look(call)
         if call.over:
@@ -314,6 +318,19 @@ class World:
         call.writing = why == "write" and error is None
         call.over = error is not None
         return error
+
+    def _passes(self, call: Call, why: str) -> BaseException | None:
+        """Do what ``_passing`` does where nothing comes between a place and what follows it."""
+        error = self._passing(call, why)
+        self._writes_now(call)
+        return error
+
+    def _writes_now(self, call: Call) -> None:
+        """Take note of when a write to jobs begins: what it waits for then does not make it look again."""
+        if call.writing:
+            call.writing = False
+            call.wrote_last = self.clock.micros
+            call.wrote_first = call.wrote_last if call.wrote_first is None else call.wrote_first
 
     def _fault_at(self, call: Call, why: str) -> BaseException | None:
         if not call.owner.alive:
@@ -347,13 +364,7 @@ class World:
 
     def _over(self, call: Call, ended: Ended) -> None:
         error = ended.error
-        injected = (
-            isinstance(error, Died | Unreachable) or isinstance(error.__cause__, Unreachable)
-            if error
-            else True
-        )
-        expected = getattr(error, "expected", False)
-        if not (injected or expected):
+        if error is not None and not _is_ours(error):
             self.violates("error", f"{call.kind} of {call.owner.name} raised {type(error).__name__}: {error}")
         self.oracles.ended(call, ended)
         if not isinstance(error, Died) and not call.given_up:
@@ -369,3 +380,10 @@ class World:
         for call in self.calls:
             if call.owner is owner and call not in self._blocked:
                 self._wait(call, 0.001)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a call has failed for a fault of ours, or as it should."""
+    injected = (Died, Unreachable)
+    expected = (Expected, LeaseGone, DatabaseBusy)
+    return isinstance(error, injected + expected) or isinstance(error.__cause__, injected)
