@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_backwave import conf, hooks, registry
 from django_backwave.context import Completion, JobContext, StopSwitch
+from django_backwave.core.jsontext import decode_json
 from django_backwave.core.outcome import (
     Cancelled,
     ErrorInfo,
@@ -28,7 +29,6 @@ from django_backwave.core.outcome import (
 )
 from django_backwave.core.protocol import Claimed, Report, StopReason
 from django_backwave.exceptions import GiveUp, NotAtomic, NotOnce, Retry, Snooze, Stopped
-from django_backwave.core.jsontext import decode_json
 from django_backwave.notes import Notes
 from django_backwave.payload import encode_output
 from django_backwave.store import clock as database_clock
