@@ -495,7 +495,7 @@ class Driver:
         if self._withdrawing or not self._pauses.known:
             return False
         # While reports cannot be written nothing more is taken on: so what is held stays bounded.
-        return not self._unwritten
+        return not (self._unwritten and (self._held.buffered or self._held.settling))
 
     def _drained(self, now: float) -> bool:
         if self._upkeep.in_doubt(now):

@@ -487,7 +487,7 @@ class World(RuleBasedStateMachine):
         assert command.slots == min(command.limit, max(0, free)), "for these nobody has to wait"
         assert 1 <= command.limit <= free + (0 if self.wary else self.ahead.room)
         assert self.max_jobs is None or self.started + command.limit <= self.max_jobs
-        assert not self.unwritten, "nothing is taken on while reports cannot be written"
+        assert not (self.unwritten and self.ended), "nothing is taken on while reports cannot be written"
         assert not self.withdrawing, "what is handed back would be claimed again"
         assert len({place.priority for place in command.past}) == len(command.past)
         if not command.without:

@@ -356,3 +356,17 @@ def test_a_draining_worker_goes_on_after_expired_jobs():
     assert of_kind(commands, Exit) == []
     bench.until(Scan, within=1)
     assert of_kind(bench.scanned(), Exit)
+
+
+@pytest.mark.parametrize("how", ["completed", "finished"])
+def test_a_report_that_could_not_be_written_and_need_not_be_stops_no_claim(how):
+    """The handler's own success came in between: there is nothing left that must be written first."""
+    bench = Bench()
+    [job] = overdue(bench)
+    bench.failed(Settle)
+    if how == "completed":
+        bench.feed(Completed(bench.now, job.key))
+    else:
+        bench.feed(Finished(bench.now, [report(job)._replace(settled=True)]))
+
+    claiming(bench)

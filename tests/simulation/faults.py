@@ -21,7 +21,6 @@ KINDS: dict[str, tuple[float, float]] = {
     "broken": (0.01, 0.06),  # it broke between two statements
     "reply-lost": (0.01, 0.08),  # it broke after COMMIT
     "late": (0.01, 0.05),  # given up on, and carried out all the same, later
-    "late-release": (0.0, 0.0),  # the same of a hand-back of unknown claims: known to do harm
     "crash": (0.002, 0.015),  # the process dies before, within or after it
     "slow-call": (0.02, 0.15),  # its statements come one by one, slowly
     # To a worker.

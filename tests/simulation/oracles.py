@@ -93,6 +93,10 @@ class Oracles:
 
     def _told_verdicts(self, call: Call, verdicts: Mapping[Key, Verdict]) -> None:
         """Compare verdicts with what came of the reports."""
+        # A worker may tell of two attempts of one job at once, and only the later one counts.
+        written = {
+            key.job_id for key, told in verdicts.items() if told not in (Verdict.STALE, Verdict.LOCKED)
+        }
         for report in call.reports:
             key = report.job.key
             job, verdict = key.job_id.hex, verdicts[key]
@@ -106,7 +110,7 @@ class Oracles:
             )  # a time-out may lose to its own success
             if verdict is Verdict.STALE and settled and report.started_after is not None:
                 self.says("verdict", f"{_name(key)} is stale, but its report was applied")
-            if verdict is Verdict.STALE and job in call.ended:
+            if verdict is Verdict.STALE and job in call.ended and key.job_id not in written:
                 self.says("stale", f"{_name(key)} is stale, but its report has changed the row")
 
     # After each commit.

@@ -182,7 +182,7 @@ def _nobody_sweeps() -> Iterator[None]:
 
 def _forgets_cancels(real: Any) -> Any:
     def decide(lease: Any, what: Any, **given: Any) -> Any:
-        lease.cancel_requested_at = None
+        lease.cancelled = False
         return real(lease, what, **given)
 
     return decide
