@@ -95,8 +95,8 @@ class Call:
     @property
     def late_kind(self) -> str:
         """The fault that its owner gives it up while it is still on its way, if that may be."""
-        # A hand-back of unknown claims is never late: it reads what it holds before it writes, and a client that
-        # has given up sends no further statement.
+        # A hand-back of unknown claims is never late: it reads what it holds before it writes, and a client
+        # that has given up sends no further statement.
         return "late" if self.kind in IMPATIENT else ""
 
     def sleep(self, seconds: float) -> None:
