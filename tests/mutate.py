@@ -119,7 +119,7 @@ CLAIM = [
     for name, old, new in (
         (
             "of another queue",
-            "j.queue = %(queue)s AND j.priority = level.priority",
+            "j.queue = {queue} AND j.priority = level.priority",
             "j.priority = level.priority",
         ),
         ("before it is due", "AND j.due_at <= {statement}", ""),
@@ -224,7 +224,7 @@ CANCEL = [
     Mutant(
         "cancel that the sweep forgets",
         "store/expire.py",
-        "if lease.cancel_requested_at is None:",
+        "if not lease.cancelled:",
         "if True:",
         SQLITE,
         ("test_expire",),

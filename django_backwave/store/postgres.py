@@ -106,14 +106,14 @@ def _claim(order: Order, using: str, now: datetime | None) -> _Part:
     }
     if order.among is not None:
         values |= order.among.values()
-    if order.also:
-        values["queues"] = arrays.texts(order.queues)
-    if order.past:
+    elif order.past:
         values |= {
             "past_priorities": arrays.numbers(place.priority for place in order.past),
             "past_at": arrays.instants(place.due_at for place in order.past),
             "past_ids": arrays.uuids(place.job_id for place in order.past),
         }
+    if order.also:
+        values["queues"] = arrays.texts(order.queues)
     choosy = order.limit > order.slots
     tables = _claim_sql(
         order.limit,
