@@ -368,8 +368,8 @@ AHEAD = [
     Mutant(
         "turn that settles nothing",
         "store/settle.py",
-        "answer = postgres.run(entries, order,",
-        "answer = postgres.run([], order,",
+        "answer = postgres.run(entries, looked,",
+        "answer = postgres.run([], looked,",
         POSTGRES,
         _TURN,
     ),

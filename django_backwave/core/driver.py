@@ -100,7 +100,6 @@ class Driver:
         self.options = options
         self._random = random
         self._held = Holding()
-        self._stuck = False
         self._rotation = Rotation()
         self._pauses = Pauses()
         self._watermarks = Watermarks()
@@ -443,7 +442,6 @@ class Driver:
         overdue = len(self._held.overdue)
         if self._ending or overdue * 2 <= self.options.concurrency:
             return []
-        self._stuck = True
         self._stop_by(now + self.options.shutdown_timeout)
         return [Stuck(overdue), *self._hand_back(now)]
 

@@ -71,38 +71,22 @@ def settle_and_take(
     using: str,
     now: datetime | None = None,
 ) -> tuple[dict[Key, Verdict], Taken]:
-    """Do what ``settle`` and then ``take`` do, in one transaction, and in one statement where there is one.
+    """Do what ``settle`` and then ``take`` do, in one statement where there is one.
 
-    If it fails, both may have been applied, or neither.
+    If it fails, both may have been applied, or neither, or the settle alone.
     """
-    if not is_postgres(using) or any(isinstance(report.outcome, InDoubt) for report in reports):
-        return _one_after_the_other(
-            reports, order, worker=worker, unroutable_grace=unroutable_grace, using=using, now=now
-        )
-    entries = [entry_of(report, unroutable_grace=unroutable_grace) for report in _ordered(reports)]
-    order = look(order, using=using, now=now)
-    try:
-        answer = postgres.run(entries, order, worker=worker, using=using, now=now)
-    except Exception as error:
-        if not refuses_data(error):
-            raise
-        return _one_after_the_other(
-            reports, order, worker=worker, unroutable_grace=unroutable_grace, using=using, now=now
-        )
-    _trim(entries, answer.verdicts, using=using)
-    verdicts = _with_unmatched(answer.verdicts, entries, worker=worker, using=using, now=now)
-    return verdicts, taken(order, answer)
-
-
-def _one_after_the_other(
-    reports: Sequence[Report],
-    order: Order,
-    *,
-    worker: str,
-    unroutable_grace: float,
-    using: str,
-    now: datetime | None,
-) -> tuple[dict[Key, Verdict], Taken]:
+    if is_postgres(using) and not any(isinstance(report.outcome, InDoubt) for report in reports):
+        entries = [entry_of(report, unroutable_grace=unroutable_grace) for report in _ordered(reports)]
+        looked = look(order, using=using, now=now)
+        try:
+            answer = postgres.run(entries, looked, worker=worker, using=using, now=now)
+        except Exception as error:
+            if not refuses_data(error):
+                raise
+        else:
+            _trim(entries, answer.verdicts, using=using)
+            verdicts = _with_unmatched(answer.verdicts, entries, worker=worker, using=using, now=now)
+            return verdicts, taken(looked, answer)
     verdicts = settle(reports, worker=worker, unroutable_grace=unroutable_grace, using=using, now=now)
     return verdicts, take(order, worker=worker, using=using, now=now)
 

@@ -246,12 +246,12 @@ class Worker:
             act(execution)
 
     def _tell_of_ends(self, verdicts: Mapping[Key, Verdict]) -> None:
-        ended = {key: verdict for key, verdict in verdicts.items() if verdict is not Verdict.LOCKED}
-        executions = [(self._executions.pop(key, None), verdict) for key, verdict in ended.items()]
-        self.notifier.settled(
-            [(execution, verdict) for execution, verdict in executions if execution is not None],
-            grace=self.grace,
-        )
+        ended = [
+            (self._executions.pop(key), verdict)
+            for key, verdict in verdicts.items()
+            if verdict is not Verdict.LOCKED and key in self._executions
+        ]
+        self.notifier.settled(ended, grace=self.grace)
 
     def _ended(self, report: Report) -> None:
         """Tell of ends that no verdict follows: a success written already, or a handler that was overdue."""
