@@ -10,6 +10,9 @@ DATABASES := sqlite postgres $(if $(BACKWAVE_TEST_MYSQL_URL),mysql)
 # More arguments for pytest, for example: make test-postgres PYTEST="-k fence -x"
 PYTEST :=
 
+# A process for each core: one takes the tests that start processes, one after the other, and the rest all others.
+SIDE_BY_SIDE := -n auto --dist loadgroup
+
 # Where `make shop` listens.
 PORT := 8000
 
@@ -19,13 +22,16 @@ QUICK := claim fence settle
 # What `make bench` measures, for example: make bench BENCH="--drain --only django_backwave,pgqueuer"
 BENCH := --all
 
+# How many hostile cases `make fuzz` tries on each database.
+CASES := 10000
+
 # More arguments for the simulator, for example: make simulate SIMULATE="--database postgres"
 SIMULATE :=
 
 .DEFAULT_GOAL := help
 # Runs beside each other would only disturb the tests that measure time.
 .NOTPARALLEL:
-.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) test-matrix conformance quick check mutate simulate docs bench format clean
+.PHONY: help venv demo chaos shop test $(DATABASES:%=test-%) test-matrix conformance quick check mutate fuzz simulate docs bench format clean
 
 help: ## show this list
 	@grep -E '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -59,11 +65,11 @@ test: $(READY) ## run all tests on every database; all of them run, also after a
 	@$(MAKE) --no-print-directory --keep-going $(DATABASES:%=test-%)
 
 test-sqlite: $(READY)
-	BACKWAVE_TEST_DATABASE=sqlite $(BIN)/pytest $(PYTEST)
+	BACKWAVE_TEST_DATABASE=sqlite $(BIN)/pytest -q $(SIDE_BY_SIDE) $(PYTEST)
 
 # The core knows no database, so that once is enough for its tests.
 $(filter-out test-sqlite,$(DATABASES:%=test-%)): test-%: $(READY)
-	BACKWAVE_TEST_DATABASE=$* $(BIN)/pytest --ignore=tests/core $(PYTEST)
+	BACKWAVE_TEST_DATABASE=$* $(BIN)/pytest -q $(SIDE_BY_SIDE) --ignore=tests/core $(PYTEST)
 
 # Where `make test` tries one Python and one Django, and all of it. Nox makes an environment for each pair.
 test-matrix: $(READY) ## run what a version could break, on each Django and each Python that we support
@@ -93,6 +99,11 @@ check: $(READY) ## check style, types, layers and migrations
 
 mutate: $(READY) ## break the fence, the sweep and the claim on purpose: a test must notice each time
 	$(BIN)/python -m tests.mutate
+
+fuzz: $(READY) ## try 10,000 hostile cases on each database, and garbage in every column; CASES=500 for fewer
+	@for database in $(DATABASES); do \
+		BACKWAVE_FUZZ_CASES=$(CASES) BACKWAVE_TEST_DATABASE=$$database $(BIN)/pytest -q $(PYTEST) tests/fuzz || exit; \
+	done
 
 simulate: $(READY) ## simulate whole systems under faults, for ever: new seeds, and what they find is kept; Ctrl-C ends it
 	$(BIN)/python -m tests.simulation --minutes 0 --keep $(SIMULATE)

@@ -42,7 +42,8 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 def machine() -> dict[str, str]:
     """Describe the machine: what a number without it is worth nothing."""
     return {
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        # Without what a builder has added to the kernel's version.
+        "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
         "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.processor() or "unknown",
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": _gigabytes(_field(Path("/proc/meminfo"), "MemTotal")),

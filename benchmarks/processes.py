@@ -83,9 +83,12 @@ class Workers:
         """Return the end of what the workers said."""
         return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
 
-    def memory(self) -> list[tuple[float, float]]:
-        """Return, for each worker with its children, the resident memory at its peak and now, in MB."""
-        return [memory(process.pid) for process in self._running]
+    def memory(self, stamps: Path | None = None) -> list[tuple[float, float]]:
+        """Return, for each worker with its children, the resident memory at its peak and now, in MB.
+
+        ``stamps``: a file that does not count.
+        """
+        return [memory(process.pid, stamps) for process in self._running]
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End one worker and its children by SIGKILL."""
@@ -150,15 +153,31 @@ def full(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def memory(leader: int) -> tuple[float, float]:
-    """Return the resident memory of a process and its descendants, at its peak and now, in MB."""
+def memory(leader: int, stamps: Path | None = None) -> tuple[float, float]:
+    """Return the resident memory of a process and its descendants, at its peak and now, in MB.
+
+    ``stamps``: a file whose mapped pages do not count, for they are the harness's, 8 bytes a job.
+    """
     peak = now = 0
     for pid in family(leader):
         with suppress(OSError):
             fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-            peak += int(fields.get("VmHWM", "0 kB").split()[0])
-            now += int(fields.get("VmRSS", "0 kB").split()[0])
+            ours = 0 if stamps is None else _mapped(pid, stamps)
+            peak += int(fields.get("VmHWM", "0 kB").split()[0]) - ours
+            now += int(fields.get("VmRSS", "0 kB").split()[0]) - ours
     return peak / 1024, now / 1024
+
+
+def _mapped(pid: int, file: Path) -> int:
+    """Return how much of a file a process holds in memory, in kB."""
+    inside, total = False, 0
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if " " in name:  # the head of a mapping, with addresses, rights and the file's path
+            inside = line.endswith(str(file))
+        elif inside and name == "Rss":
+            total += int(value.split()[0])
+    return total
 
 
 def family(leader: int) -> list[int]:

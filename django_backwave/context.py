@@ -35,6 +35,8 @@ class StopSwitch:
     ``clock`` has passed: a worker that cannot reach the database has nobody to tell it (G9, G10).
     """
 
+    __slots__ = ("_clock", "_lease_ends", "_told")
+
     def __init__(self, *, lease_ends: float, clock: Callable[[], float]) -> None:
         """Begin with no reason to stop and a lease that ends then, by the clock."""
         self._lease_ends = lease_ends
@@ -73,6 +75,8 @@ class StopSwitch:
         """
         if self.lease_lost:
             return StopReason.LEASE_LOST
+        if not self._told:
+            return None
         return next((reason for reason in _REASONS if reason in self._told), None)
 
 

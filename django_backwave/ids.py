@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import uuid
+from datetime import UTC, datetime, timedelta
 
 
 class IdSource:
@@ -27,15 +28,23 @@ class IdSource:
 
     def next(self) -> uuid.UUID:
         """Return an id greater than any that this source has made."""
+        return self.run(1)[0]
+
+    def run(self, count: int) -> list[uuid.UUID]:
+        """Return so many ids in a row, each greater than the one before."""
         millis = time.time_ns() // 1_000_000
         # The top random bit stays clear, so that counting up does not run into the time at once.
         fresh = (millis << 74) | (int.from_bytes(os.urandom(10), "big") >> 7)
         with self._lock:
-            self._last = value = fresh if fresh >> 74 > self._last >> 74 else self._last + 1
-        stamp, rest = value >> 74, value & ((1 << 74) - 1)
-        return uuid.UUID(
-            int=(stamp << 80) | (7 << 76) | ((rest >> 62) << 64) | (2 << 62) | (rest & (1 << 62) - 1)
-        )
+            first = fresh if fresh >> 74 > self._last >> 74 else self._last + 1
+            self._last = first + count - 1
+        return [_uuid(value) for value in range(first, first + count)]
+
+
+def _uuid(value: int) -> uuid.UUID:
+    """Put version and variant between the time and the random bits."""
+    stamp, rest = value >> 74, value & ((1 << 74) - 1)
+    return uuid.UUID(int=stamp << 80 | 7 << 76 | rest >> 62 << 64 | 2 << 62 | rest & (1 << 62) - 1)
 
 
 _source = IdSource()
@@ -44,6 +53,19 @@ _source = IdSource()
 def new_id() -> uuid.UUID:
     """Return a new job id, greater than any that this process has made."""
     return _source.next()
+
+
+def new_ids(count: int) -> list[uuid.UUID]:
+    """Return so many new job ids, each greater than the one before."""
+    return _source.run(count)
+
+
+def made_at(id: uuid.UUID) -> datetime:
+    """Return when an id of ours was made, by the clock of the host that made it."""
+    return _EPOCH + timedelta(milliseconds=id.int >> 80)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # A forked child must not repeat its parent's ids.

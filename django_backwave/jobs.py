@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Self, TypedDict, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.utils.module_loading import import_string
 
-from django_backwave import notes, payload, registry
+from django_backwave import identity, notes, payload, registry
 from django_backwave.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -21,16 +21,22 @@ from django_backwave.compat import (
     Task,
     task_backends,
 )
+from django_backwave.core.identity import OnConflict, Window
+from django_backwave.core.operation import DEADLINE
 from django_backwave.core.policy import Backoff
 from django_backwave.exceptions import InvalidJob, Retry
+from django_backwave.outcome import in_thread
 from django_backwave.payload import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from django_backwave.backend import BackWaveBackend
     from django_backwave.compat import BaseTaskBackend
     from django_backwave.context import JobContext
+    from django_backwave.identity import KeyMaker
     from django_backwave.notes import Tag
+    from django_backwave.prepared import PreparedEnqueue
     from django_backwave.results import JobResult
 
     type ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
@@ -51,13 +57,14 @@ PER_ENQUEUE = (
     "timeout",
     "expires",
     "tags",
+    "key",
+    "on_conflict",
+    "unique_for",
+    "deadline",
 )
 
 #: What OPTIONS of an alias in TASKS may set for those of its jobs that do not say otherwise.
 PER_ALIAS = ("max_attempts", "backoff", "lease", "timeout")
-
-#: Options that later releases bring; until then nobody shall believe that they work.
-NOT_BUILT_YET = frozenset({"key", "schema"})
 
 SHORTEST, LONGEST = 1, 10**9  # seconds of a lease, a time-out, or until a job expires
 MOST_ATTEMPTS = 2**31 - 1  # what the column holds
@@ -78,6 +85,11 @@ class PlainOptions(TypedDict, total=False):
     lease: float | timedelta | None
     timeout: float | timedelta | None
     atomic: bool
+    key: str | Callable[..., str]
+    on_conflict: Literal["return", "new_generation", "reject", "replace"]
+    unique_for: Literal["forever", "unfinished", "pending"] | float | timedelta
+    schema: str
+    accepts: Sequence[str | None]
 
 
 class JobOptions(PlainOptions, total=False):
@@ -98,6 +110,12 @@ class BackWaveTask(AnyTask):
     run, None for any length. ``expires`` (only in ``using()``): a job not started by then is cancelled.
     ``tags`` (only in ``using()``): words to find the job by.
     ``atomic``: the handler's writes in the jobs' database and its success are one transaction (G7).
+    ``key``: a format of the arguments, or a function of them, that names the logical work within the queue.
+    ``on_conflict``: what an enqueue does where its key has a generation: "return" it, begin a
+    "new_generation" once it is settled, "reject", or "replace" it before its start. ``unique_for``: until
+    when a key leads to the generation that exists: "forever", "unfinished", "pending" or so many seconds from
+    its enqueue. ``schema``: what the arguments mean, stored with each job; ``accepts``: others that the
+    function takes, too, None for jobs that were stored without one.
     """
 
     priority: int = DEFAULT_TASK_PRIORITY
@@ -116,6 +134,12 @@ class BackWaveTask(AnyTask):
     expires: datetime | float | None = None
     tags: tuple[Tag, ...] = ()
     atomic: bool = False
+    key: KeyMaker | None = None
+    on_conflict: OnConflict = OnConflict.RETURN
+    unique_for: Window | float = Window.FOREVER
+    schema: str | None = None
+    accepts: tuple[str | None, ...] = ()
+    deadline: float = DEADLINE
 
     def __init__(self, *, func: Callable[..., Any], name: str | None = None, **options: Any) -> None:
         """Check the options and register the function.
@@ -142,6 +166,8 @@ class BackWaveTask(AnyTask):
             if option not in options:
                 object.__setattr__(self, option, value)
         backend.validate_task(self)
+        if self.key is not None:
+            self.key.check(self)
         registry.register(self)
 
     @classmethod
@@ -177,11 +203,16 @@ class BackWaveTask(AnyTask):
         timeout: float | timedelta | None = None,
         expires: datetime | float | timedelta | None = None,
         tags: Iterable[Tag] | None = None,
+        key: str | Callable[..., str] | None = None,
+        on_conflict: Literal["return", "new_generation", "reject", "replace"] | None = None,
+        unique_for: Literal["forever", "unfinished", "pending"] | float | timedelta | None = None,
+        deadline: float | timedelta | None = None,
     ) -> Self:
         """Return a copy with other options for the next enqueue; None leaves one as it is.
 
         ``expires``: a datetime, aware under USE_TZ; or seconds, or a timedelta, from the enqueue on, by the
         database's clock. ``tags``: labels, and pairs of key and value, ``["vip", ("customer", "7")]``.
+        ``key``: the key itself, or a function of the arguments; braces in it mean nothing here.
         """
         given = {
             "priority": priority,
@@ -194,9 +225,25 @@ class BackWaveTask(AnyTask):
             "timeout": timeout,
             "expires": expires,
             "tags": tags,
+            "key": identity.as_fixed_key(key),
+            "on_conflict": on_conflict,
+            "unique_for": unique_for,
+            "deadline": deadline,
         }
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return replace(self, **changed)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> PreparedEnqueue:
+        """Return an enqueue of this call that can be repeated: all its repetitions make one job.
+
+        It can be enqueued for ``using(deadline=...)`` from now on, by the database's clock. Raises as
+        ``enqueue`` does, and InvalidJob for a task of another backend.
+        """
+        return _ours(self, "prepare").prepare(self, args, kwargs)
+
+    async def aprepare(self, *args: Any, **kwargs: Any) -> PreparedEnqueue:
+        """Do what ``prepare`` does, from a coroutine."""
+        return await sync_to_async(self.prepare, thread_sensitive=True)(*args, **kwargs)
 
     def get_backend(self) -> BaseTaskBackend:
         """Return the backend as TASKS names it now."""
@@ -210,12 +257,27 @@ class BackWaveTask(AnyTask):
             return False
         return isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on)
 
+    def get_result(self, result_id: str) -> JobResult:
+        """Return the result of a job of this task.
+
+        Raises TaskResultDoesNotExist, TaskResultMismatch for another task's job, and SchemaMismatch for one
+        that was stored with a schema which this task does not take.
+        """
+        return self._readable(AnyTask.get_result(self, result_id))
+
+    async def aget_result(self, result_id: str) -> JobResult:
+        """Do what ``get_result`` does, from a coroutine."""
+        return self._readable(await AnyTask.aget_result(self, result_id))
+
+    def _readable(self, result: Any) -> JobResult:
+        # What another vendor's backend returns has none.
+        identity.expect_schema(self, result.id, getattr(result, "schema", self.schema))
+        return cast("JobResult", result)
+
     if TYPE_CHECKING:
         # What they return is ours; the code is Django's.
         def enqueue(self, *args: Any, **kwargs: Any) -> JobResult: ...  # noqa: D102
         async def aenqueue(self, *args: Any, **kwargs: Any) -> JobResult: ...  # noqa: D102
-        def get_result(self, result_id: str) -> JobResult: ...  # noqa: D102
-        async def aget_result(self, result_id: str) -> JobResult: ...  # noqa: D102
 
 
 if TYPE_CHECKING:
@@ -228,6 +290,8 @@ if TYPE_CHECKING:
 
         def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobResult: ...  # noqa: D102
         async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobResult: ...  # noqa: D102
+        def prepare(self, *args: P.args, **kwargs: P.kwargs) -> PreparedEnqueue: ...  # noqa: D102
+        async def aprepare(self, *args: P.args, **kwargs: P.kwargs) -> PreparedEnqueue: ...  # noqa: D102
 
 
 @overload
@@ -254,6 +318,7 @@ def job(
             ("run_after", "using(run_after=...)"),
             ("expires", "using(expires=...)"),
             ("tags", "using(tags=...)"),
+            ("deadline", "using(deadline=...)"),
             ("job_name", "name=..."),
         ):
             if option in options:
@@ -263,27 +328,35 @@ def job(
     return define if function is None else define(function)
 
 
-def enqueue_many(task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[JobResult]:
+def enqueue_many(
+    task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+) -> Sequence[JobResult]:
     """Enqueue one job for each ``(args, kwargs)``, all or none, and return their results in order.
 
-    Everything is checked before the first is written. Raises as ``enqueue`` does.
+    A result is built when it is first looked at. Everything is checked before the first is written. Raises as
+    ``enqueue`` does.
     """
+    return _ours(task, "enqueue_many").enqueue_many(task, calls)
+
+
+def _ours(task: AnyTask, what: str) -> BackWaveBackend:
+    """Return the task's backend. Raises InvalidJob if that is another vendor's."""
     from django_backwave.backend import BackWaveBackend
 
     backend = task.get_backend()
     if not isinstance(backend, BackWaveBackend):
         raise InvalidJob(
-            f"enqueue_many needs a task of BackWaveBackend, but the backend of {task.module_path} "
+            f"{what} needs a task of BackWaveBackend, but the backend of {task.module_path} "
             f"is {type(backend).__qualname__}. Define it with @job, or choose using(backend=...)."
         )
-    return backend.enqueue_many(task, calls)
+    return backend
 
 
 async def aenqueue_many(
     task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-) -> list[JobResult]:
+) -> Sequence[JobResult]:
     """Do what ``enqueue_many`` does, from a coroutine."""
-    return await sync_to_async(enqueue_many, thread_sensitive=True)(task, calls)
+    return await in_thread(enqueue_many, task, calls)
 
 
 def adopt(task: AnyTask) -> BackWaveTask:
@@ -352,10 +425,6 @@ def _path_of(func: Any) -> str:
 def _refuse_unknown(options: Mapping[str, Any], where: str) -> None:
     known = {field.name for field in fields(BackWaveTask)}
     for option in options.keys() - known:
-        if option in NOT_BUILT_YET:
-            raise TypeError(
-                f"Option {option!r} of {where} is not built yet: it comes with a later release. Take it out."
-            )
         raise TypeError(
             f"{where} has the unknown option {option!r}. The options are: "
             f"{', '.join(JobOptions.__annotations__)}."
@@ -416,6 +485,10 @@ def _seconds(value: Any, what: str) -> float | None:
     return float(seconds)
 
 
+def _deadline(value: Any, what: str) -> float:
+    return _seconds(value, what) or DEADLINE
+
+
 def _tags(value: Any, what: str) -> tuple[Tag, ...]:
     try:
         return tuple(word.tag for word in notes.words(value))
@@ -430,14 +503,20 @@ def _boolean(value: Any, what: str) -> bool:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "accepts": identity.as_schemas,
     "aliases": _aliases,
     "atomic": _boolean,
     "backoff": _backoff,
+    "deadline": _deadline,
     "give_up_on": _error_classes,
     "expires": _expires,
+    "key": identity.as_key,
     "lease": _seconds,
     "max_attempts": _max_attempts,
+    "on_conflict": identity.as_on_conflict,
     "retry_on": _error_classes,
+    "schema": identity.as_schema,
     "tags": _tags,
     "timeout": _seconds,
+    "unique_for": identity.as_window,
 }

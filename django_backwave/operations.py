@@ -25,6 +25,8 @@ from django_backwave.core.protocol import (
     RequeueResult,
     RescheduleResult,
     ResumeResult,
+    RunAgain,
+    RunAgainResult,
 )
 from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
@@ -45,6 +47,8 @@ __all__ = [
     "RequeueResult",
     "RescheduleResult",
     "ResumeResult",
+    "RunAgain",
+    "RunAgainResult",
     "cancel",
     "cancel_matching",
     "change",
@@ -53,6 +57,7 @@ __all__ = [
     "requeue_matching",
     "reschedule",
     "resume",
+    "run_again",
     "run_now",
 ]
 
@@ -92,6 +97,19 @@ def requeue(
 
     options: dict[str, Any] = {"reset_failures": reset_failures, "actor": actor}
     return operate.requeue(_ids(job_ids), using=using or jobs_database(), **options)
+
+
+def run_again(
+    job_ids: Iterable[UUID | str], *, actor: str = "", using: str | None = None
+) -> dict[UUID, RunAgain]:
+    """Enqueue the work of jobs with keys as new generations, due now; return what that did for each.
+
+    Each key must be settled: none of its generations may be unfinished. The rows are copied, so that this
+    needs no handler's code.
+    """
+    from django_backwave.store import again
+
+    return again.run_again(_ids(job_ids), names=_names_of, actor=actor, using=using or jobs_database())
 
 
 def reschedule(
@@ -234,7 +252,19 @@ def _target(queue: str | None, name: str | None) -> tuple[Pause.Kind, str]:
     return Pause.Kind.NAME, check_name(name, "the pause")
 
 
+def _names_of(name: str) -> frozenset[str]:
+    """Return the job names of the task that has this one, as far as code tells."""
+    from django_backwave.results import task_of
+
+    task = task_of(name)
+    return frozenset({name, task.job_name, *task.aliases})
+
+
 def _ids(job_ids: Iterable[UUID | str]) -> list[UUID]:
+    if isinstance(job_ids, UUID | str):
+        raise TypeError(
+            f"job_ids must be a list of ids, got the single {shown(job_ids)}. Put it into a list."
+        )
     return [job_id if isinstance(job_id, UUID) else UUID(job_id) for job_id in job_ids]
 
 

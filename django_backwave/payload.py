@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_backwave import conf
 from django_backwave.core.jsontext import encode_json
-from django_backwave.core.limits import MARK_LENGTH, NAME_LENGTH, QUEUE_LENGTH
+from django_backwave.core.limits import KEY_LENGTH, MARK_LENGTH, NAME_LENGTH, QUEUE_LENGTH, SCHEMA_LENGTH
 from django_backwave.exceptions import InvalidArguments, InvalidJob
 from django_backwave.instants import to_utc
 
@@ -31,8 +31,12 @@ _REMEDY = (
 )
 
 
-def encode_arguments(where: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def encode_arguments(
+    where: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, most: int | None = None
+) -> str:
     """Return the payload text of a call of the function ``where``.
+
+    ``most``: the bytes that it may have, as far as the caller has read the setting already.
 
     Raises InvalidArguments if a value is not JSON or would be changed by it (but tuples become
     lists and UTF-8 bytes become strings, as everywhere in Django's tasks), and InvalidJob if the
@@ -45,7 +49,7 @@ def encode_arguments(where: str, args: Sequence[Any], kwargs: Mapping[str, Any])
             for name, value in kwargs.items()
         },
     }
-    return _text_of(plain, f"The payload of {where}", "MAX_PAYLOAD")
+    return _text_of(plain, f"The payload of {where}", "MAX_PAYLOAD", most)
 
 
 def encode_output(where: str, value: Any) -> str:
@@ -98,6 +102,17 @@ def check_name(name: Any, where: str) -> str:
 def check_mark(name: Any) -> str:
     """Return a mark's name that its column can hold; raise InvalidJob for any other."""
     return _checked_word(name, "The name in context.once(name)", MARK_LENGTH, "Choose a short fixed word.")
+
+
+def check_key(key: Any, what: str) -> str:
+    """Return a key that its column can hold; raise InvalidJob for any other."""
+    remedy = "Let it name the work; a long one can be hashed by a function of your own."
+    return _checked_word(key, what, KEY_LENGTH, remedy)
+
+
+def check_schema(name: Any, what: str) -> str:
+    """Return a schema's name that its column can hold; raise InvalidJob for any other."""
+    return _checked_word(name, what, SCHEMA_LENGTH, 'For example: "receipt/2".')
 
 
 def check_queue(name: Any, where: str) -> str:
@@ -181,13 +196,13 @@ def _argument(where: str, label: str, value: Any) -> Any:
         raise InvalidArguments(f"{error} in {label} of {where}. {_REMEDY}") from None
 
 
-def _text_of(value: Any, what: str, limit: str) -> str:
+def _text_of(value: Any, what: str, limit: str, most: int | None = None) -> str:
     try:
         text = encode_json(value)
     except ValueError as error:  # this process limits the digits of integers further
         raise InvalidArguments(f"{what} is not JSON: {error}.") from None
-    size, most = len(text.encode()), conf.value(limit)
-    if size > most:
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > (most := conf.value(limit) if most is None else most):
         raise InvalidJob(
             f"{what} is {size:,} bytes of JSON, more than {most:,}. Store the data elsewhere and "
             f"hand over its key, or raise BACKWAVE[{limit!r}]."

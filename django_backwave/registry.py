@@ -87,6 +87,35 @@ def binds(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str 
     return None
 
 
+def is_async(task: AnyTask) -> bool:
+    """Whether a task's function is a coroutine function."""
+    return _is_coroutine_function(task.func)
+
+
+def signature(task: AnyTask) -> inspect.Signature:
+    """Return the signature of a task's calls: that of its function, the context left out."""
+    whole = _signature(task.func)
+    return whole.replace(parameters=list(whole.parameters.values())[int(task.takes_context) :])
+
+
+def parameters(task: AnyTask) -> list[str]:
+    """Return the names of the parameters that a call gives one by one, the context left out."""
+    plain = [
+        parameter.name
+        for parameter in _signature(task.func).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return plain[1:] if task.takes_context else plain
+
+
+def bound(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, with the defaults of those that it leaves out."""
+    context = (None,) if task.takes_context else ()
+    call = _signature(task.func).bind(*context, *args, **kwargs)
+    call.apply_defaults()
+    return call.arguments
+
+
 if sys.version_info >= (3, 14):
     import annotationlib
 
@@ -94,6 +123,10 @@ if sys.version_info >= (3, 14):
     _inspect = partial(inspect.signature, annotation_format=annotationlib.Format.FORWARDREF)
 else:
     _inspect = inspect.signature
+
+
+# For each job these are asked, and `inspect` takes longer for each than we for all the rest.
+_is_coroutine_function = lru_cache(maxsize=512)(inspect.iscoroutinefunction)
 
 
 @lru_cache(maxsize=512)

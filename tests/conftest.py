@@ -1,6 +1,9 @@
-"""What holds for every test: markers, and the report on what ran.
+"""What holds for every test: markers, the report on what ran, and what may run beside what.
 
 The databases are provided earlier than this file is read, by `tests/plugin.py`.
+
+Under pytest-xdist with `--dist loadgroup`, as `make test` has it, the tests with processes of their own run
+one after the other, for some of them measure time. Beside them the others run, a module at a time.
 """
 
 from __future__ import annotations
@@ -8,20 +11,24 @@ from __future__ import annotations
 import pytest
 
 from tests.databases import chosen
-from tests.report import Report, only_on_reason
+from tests.report import Collected, Report, only_on_reason
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Write the report, in the one process that sees all results (pytest-xdist has several)."""
+    collected = Collected()
+    config.pluginmanager.register(collected, "backwave-collected")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Report(chosen()), "backwave-report")
+        config.pluginmanager.register(Report(chosen(), collected), "backwave-report")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Do what our markers say, before the command line's `-m` selects by them."""
     for item in items:
-        if item.get_closest_marker("process"):
+        process = item.get_closest_marker("process")
+        item.add_marker(pytest.mark.xdist_group("one by one" if process else item.path.name))
+        if process:
             item.add_marker(pytest.mark.slow)
         marker = item.get_closest_marker("only_on")
         if marker and chosen() not in marker.args:

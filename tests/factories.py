@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -38,7 +37,7 @@ SUCCEEDED = Succeeded("null")
 SECOND = "second"
 
 _queues = count(1)
-_NEW_JOB = {field.name for field in fields(NewJob)}
+_NEW_JOB = set(NewJob._fields)
 
 
 def after(seconds: float) -> datetime:

@@ -232,7 +232,7 @@ CANCEL = [
     Mutant(
         "cancel of a finished job",
         "store/operate.py",
-        "filter(pk__in=states, state__in=_CANCELLABLE)",
+        "filter(pk__in=states, state__in=UNFINISHED)",
         "filter(pk__in=states)",
         SQLITE,
         ("test_operate",),
@@ -251,8 +251,8 @@ OPERATE = [
     Mutant(
         "requeue of a job that may not be",
         "store/operate.py",
-        "filter(pk__in=states, state__in=_REQUEUEABLE)",
-        "filter(pk__in=states)",
+        "filter(pk__in=going, state__in=_REQUEUEABLE)",
+        "filter(pk__in=going)",
         SQLITE,
         ("test_operate",),
     ),
@@ -301,6 +301,22 @@ OPERATE = [
 _TURN = ("test_turn",)
 
 AHEAD = [
+    Mutant(
+        "lease that ends unheard",
+        "core/holding.py",
+        "self._none_lapses_before = min(self._none_lapses_before, held.lease_ends)",
+        "pass",
+        SQLITE,
+        ("../core/test_ahead",),
+    ),
+    Mutant(
+        "cancel that is told as a success",
+        "store/postgres.py",
+        "THEN -place ELSE place END",
+        "THEN place ELSE place END",
+        POSTGRES,
+        ("test_settle",),
+    ),
     Mutant(
         "claim ahead of more who may not wait than there are slots",
         "store/postgres.py",
@@ -430,7 +446,58 @@ AHEAD = [
     ),
 ]
 
-MUTANTS = [*FENCE, *SWEEP, *CLAIM, *EXPIRY, *CANCEL, *OPERATE, *AHEAD]
+IDENTITY = [
+    Mutant(
+        "key that is not held while it waits",
+        "store/keys.py",
+        "if _hold(plan.held, using):",
+        "if True:",
+        POSTGRES,
+        ("test_keys_races",),
+    ),
+    Mutant(
+        "requeue beside an unfinished generation",
+        "store/keys.py",
+        "        if job.key_id in busy:\n            refused.add(job.pk)\n        elif",
+        "        if",
+        SQLITE,
+        ("test_keys",),
+    ),
+    Mutant(
+        "prune that does not tell the key",
+        "store/keys.py",
+        "            row.settled_as = job.state\n",
+        "",
+        SQLITE,
+        ("test_keys",),
+    ),
+    Mutant(
+        "prepared enqueue after its deadline",
+        "store/operations.py",
+        "            if at > command.deadline:\n                return _too_late(command, using)\n",
+        "",
+        SQLITE,
+        ("test_operations_door",),
+    ),
+    Mutant(
+        "prepared enqueue of other work",
+        "store/operations.py",
+        "_landed(command, _checked(command, row), using)",
+        "_landed(command, row, using)",
+        SQLITE,
+        ("test_operations_door",),
+    ),
+    Mutant(
+        "verdict without a fence of the job's id",
+        "store/operations.py",
+        "if command.plain and not _insert_unless_there(_barrier(command.job, at), using):",
+        "if False:",
+        SQLITE,
+        ("test_operations_door",),
+    ),
+]
+
+MUTANTS = [*FENCE, *SWEEP, *CLAIM, *EXPIRY, *CANCEL, *OPERATE, *AHEAD, *IDENTITY]
 
 
 def run(mutant: Mutant) -> str:

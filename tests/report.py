@@ -28,25 +28,51 @@ FOLDER = Path(__file__).resolve().parent.parent / "build"
 ALLOWED_SKIPS: dict[str, str] = {}
 
 
-class Report:
-    """Counts the results of one run and writes them down at its end."""
+class Collected:
+    """Counts what is decided before any test runs: errors, modules that skip themselves, tests left out.
 
-    def __init__(self, database: str) -> None:
-        self._database = database
-        self._counts: Counter[str] = Counter()
-        self._skipped: Counter[str] = Counter()
-        self._evidence = evidence.Run()
+    Under pytest-xdist each of its processes collects everything, and only they know it. So each tells its
+    numbers, which are the same, to the process that writes the report.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Count a module that could not be imported, or that skips itself as a whole."""
         if report.failed:
-            self._counts["errors"] += 1
+            self.counts["errors"] += 1
         elif report.skipped:
-            self._skipped[skip_reason(report)] += 1
+            self.skipped[skip_reason(report)] += 1
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Count the tests that the command line left out."""
-        self._counts["deselected"] += len(items)
+        self.counts["deselected"] += len(items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell it, in a process of pytest-xdist."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["collected"] = [dict(self.counts), dict(self.skipped)]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take it over; a process that died has nothing to tell, and what it did is an error already."""
+        counts, skipped = getattr(node, "workeroutput", {}).get("collected", ({}, {}))
+        self.counts |= Counter(counts)
+        self.skipped |= Counter(skipped)
+
+
+class Report:
+    """Counts the results of one run and writes them down at its end."""
+
+    def __init__(self, database: str, collected: Collected) -> None:
+        self._database = database
+        self._collected = collected
+        self._counts: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
+        self._evidence = evidence.Run()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count one test, whose set-up and tear-down matter only if they fail or skip."""
@@ -61,15 +87,14 @@ class Report:
         elif report.when == "call":
             self._counts["passed"] += 1
 
+    @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write the file."""
-        counts = {
-            name: self._counts[name] for name in ("passed", "failed", "errors", "xfailed", "deselected")
-        }
+        counts = self._counts + self._collected.counts
         content = {
             "exit_status": int(exitstatus),
-            **counts,
-            "skipped": dict(self._skipped),
+            **{name: counts[name] for name in ("passed", "failed", "errors", "xfailed", "deselected")},
+            "skipped": dict(self._skipped + self._collected.skipped),
             "conformance": self._evidence.content(),
         }
         FOLDER.mkdir(exist_ok=True)

@@ -1,9 +1,10 @@
-"""The Django admin: jobs, leases, queues, workers and operator actions. Importing it registers the pages."""
+"""The Django admin: jobs, keys, leases, queues, workers and actions. Importing it registers the pages."""
 
 from django_backwave.admin.actions import ActionAdmin
 from django_backwave.admin.jobs import JobAdmin
+from django_backwave.admin.keys import KeyAdmin
 from django_backwave.admin.leases import LeaseAdmin
 from django_backwave.admin.queues import PauseAdmin
 from django_backwave.admin.workers import WorkerAdmin
 
-__all__ = ["ActionAdmin", "JobAdmin", "LeaseAdmin", "PauseAdmin", "WorkerAdmin"]
+__all__ = ["ActionAdmin", "JobAdmin", "KeyAdmin", "LeaseAdmin", "PauseAdmin", "WorkerAdmin"]

@@ -16,6 +16,7 @@ from django_backwave.admin.paging import FirstPage, Walk
 from django_backwave.backend import jobs_database
 from django_backwave.instants import to_rim
 from django_backwave.store import clock
+from django_backwave.store.unreadable import is_sound, is_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,8 +97,24 @@ class ReadOnlyAdmin(ModelAdmin):
         return lookup in {getattr(each, "parameter_name", None) for each in filters}
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Find nothing by a key that no row can have: PostgreSQL fails of a NUL."""
-        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        """Find nothing by a key that no row can have: PostgreSQL fails of a NUL. Say what cannot be read."""
+        if "\0" in object_id:
+            return None
+        try:
+            row = super().get_object(request, object_id, from_field)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+        else:
+            if row is None or is_sound(row):
+                return row
+        self.tell_unreadable(request)
+        return None
+
+    def tell_unreadable(self, request: HttpRequest) -> None:
+        """Say that a row is not shown, and what to do."""
+        text = _("Somebody has written by hand what cannot be read. Run manage.py backwave_doctor.")
+        messages.error(request, text)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

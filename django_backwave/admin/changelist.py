@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_backwave.admin.paging import WINDOW, Page, Position, Walk, read_page
+from django_backwave.store.unreadable import only_sound, sound_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +46,10 @@ class KeysetChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Read one page."""
         if self.query:
-            page = Page(rows=list(self.queryset.defer(*self.model_admin.list_defer)[: self.list_per_page]))
+            rows = self.queryset.defer(*self.model_admin.list_defer)
+            page = Page(rows=sound_rows(rows, self.list_per_page))
         else:
-            page = self._page()
+            page = self._page(request)
         self.model_admin.prepare(request, page.rows)
         self.result_list = page.rows
         # Equal numbers: Django's templates then offer neither a total nor "select all".
@@ -62,17 +64,18 @@ class KeysetChangeList(ChangeList):
         """There is none."""
         return None
 
-    def _page(self) -> Page:
+    def _page(self, request: HttpRequest) -> Page:
         values = {str(spec.parameter_name): spec.value() for spec in self.filter_specs}  # type: ignore[attr-defined]
         walk = self.model_admin.get_walk(values)
         forward = BEFORE not in self._positions
-        page = read_page(
-            self.root_queryset.defer(*self.model_admin.list_defer),
-            walk,
-            size=self.list_per_page,
-            start=self._start(walk),
-            forward=forward,
-        )
+        rows, start = self.root_queryset.defer(*self.model_admin.list_defer), self._start(walk)
+
+        def read(these: QuerySet[Any]) -> Page:
+            if these is not rows:
+                self.model_admin.tell_unreadable(request)
+            return read_page(these, walk, size=self.list_per_page, start=start, forward=forward)
+
+        page = only_sound(rows, read, lambda page: page.rows)
         self._link(page, walk)
         return page
 

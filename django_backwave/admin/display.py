@@ -47,15 +47,29 @@ def badge(text: Any, tone: str) -> SafeString:
     return format_html('<span class="bw-badge bw-{}">{}</span>', tone, text)
 
 
+def state_of(job: Job) -> JobState | None:
+    """Return a job's state; None if somebody has written a number by hand that is none."""
+    return JobState(job.state) if job.state in STATE_LABELS else None
+
+
 def state_badge(job: Job, *, bar: bool = False) -> SafeString:
     """Return a job's state, that it was asked to stop where it was, and with ``bar`` how far it has come."""
-    state = badge(STATE_LABELS[job.job_state], _TONES[job.job_state])
-    if job.job_state is not JobState.RUNNING:
+    known = state_of(job)
+    if known is None:
+        return badge(_("unknown state %(number)s") % {"number": job.state}, "bad")
+    state = badge(STATE_LABELS[known], _TONES[known])
+    if known is not JobState.RUNNING:
         return state
     if job.cancel_requested_at is not None:
         state = two_lines(state, badge(_("asked to stop"), "warn"))
     progress = Progress.read(job.progress) if bar else None
     return state if progress is None else two_lines(state, progress_bar(progress))
+
+
+def ended_as(state: int | None) -> SafeString | str:
+    """Return the state in which a job ended whose row is gone."""
+    known = JobState(state) if state in STATE_LABELS else None
+    return NOTHING if known is None else badge(STATE_LABELS[known], _TONES[known])
 
 
 def progress_bar(progress: Progress) -> SafeString:

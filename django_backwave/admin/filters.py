@@ -17,7 +17,7 @@ from django_backwave.core.limits import NAME_LENGTH
 from django_backwave.core.states import JobState
 from django_backwave.models.job import STATE_LABELS
 from django_backwave.notes import Word
-from django_backwave.store import monitor
+from django_backwave.store import generations, monitor
 from django_backwave.store.tags import tagged
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ MOST_SUGGESTIONS = 200
 
 #: How many jobs with one tag are listed, at most.
 MOST_TAGGED = 1_000
+
+#: How many jobs with one key are listed, at most.
+MOST_KEYED = 1_000
 
 STATES = {state.label: state for state in JobState}
 
@@ -66,6 +69,7 @@ class TypedFilter(admin.SimpleListFilter):
     template = "admin/django_backwave/typed_filter.html"
     column = ""
     lookup = "exact"
+    strips = True
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return one entry, so that Django shows the filter at all."""
@@ -73,7 +77,8 @@ class TypedFilter(admin.SimpleListFilter):
 
     def value(self) -> str | None:
         """Return what was typed, None for nothing."""
-        value = (super().value() or "").strip()
+        value = super().value() or ""
+        value = value.strip() if self.strips else value
         if "\0" in value or len(value) > NAME_LENGTH:  # SQLite, for one, looks for no longer pattern
             raise IncorrectLookupParameters(value)
         return value or None
@@ -106,11 +111,16 @@ class QueueFilter(TypedFilter):
     parameter_name = column = "queue"
 
     def suggestions(self) -> Collection[str]:
-        """Return queues with ready jobs, those that workers serve, and those that code names."""
-        using = jobs_database()
-        lanes = monitor.ready_lanes(limit=MOST_SUGGESTIONS, using=using)
-        served = {queue for worker in monitor.live_workers(using=using) for queue in worker.queues or ()}
-        return {lane[0] for lane in lanes} | served | {task.queue_name for task in registry.tasks()}
+        """Return the queues that are known."""
+        return known_queues()
+
+
+def known_queues() -> set[str]:
+    """Return queues with ready jobs, those that workers serve, and those that code names."""
+    using = jobs_database()
+    lanes = monitor.ready_lanes(limit=MOST_SUGGESTIONS, using=using)
+    served = {queue for worker in monitor.live_workers(using=using) for queue in worker.queues or ()}
+    return {lane[0] for lane in lanes} | served | {task.queue_name for task in registry.tasks()}
 
 
 class NameFilter(TypedFilter):
@@ -147,6 +157,27 @@ class TagFilter(TypedFilter):
 def jobs_tagged(text: str) -> list[UUID]:
     """Return the newest jobs with a tag as it is typed, ``vip`` or ``customer=7``."""
     return tagged(*Word.parse(text), limit=MOST_TAGGED, using=jobs_database())
+
+
+class KeyFilter(TypedFilter):
+    """Jobs of one key: of the queue that is chosen, or of all."""
+
+    title = _("key")
+    parameter_name = column = "key"
+    strips = False  # keys are compared byte for byte
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the jobs with that key, and say so if there may be more."""
+        value = self.value()
+        if value is not None and len(jobs_keyed(value, request.GET.get("queue", "").strip())) == MOST_KEYED:
+            text = _("Only %(most)s jobs with this key are shown: the newest of one queue, if one is chosen.")
+            messages.info(request, text % {"most": f"{MOST_KEYED:,}"})
+        return super().queryset(request, queryset)
+
+
+def jobs_keyed(key: str, queue: str | None) -> list[UUID]:
+    """Return the jobs with a key; the newest of them, if a queue is given."""
+    return generations.with_key(key, queue or None, limit=MOST_KEYED, using=jobs_database())
 
 
 class WorkerFilter(TypedFilter):

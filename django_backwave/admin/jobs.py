@@ -17,14 +17,16 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.translation import gettext_lazy as _
 
-from django_backwave.admin import display, matching, page
+from django_backwave.admin import display, keyed, matching, page
 from django_backwave.admin.base import VIEW_PAYLOAD, ReadOnlyAdmin
 from django_backwave.admin.filters import (
     STATES,
+    KeyFilter,
     NameFilter,
     QueueFilter,
     StateFilter,
     TagFilter,
+    jobs_keyed,
     jobs_tagged,
 )
 from django_backwave.admin.operations import (
@@ -32,6 +34,7 @@ from django_backwave.admin.operations import (
     OPERATE,
     OPERATIONS,
     REQUEUE,
+    RUN_AGAIN,
     Operation,
     operate_on,
     tell_many,
@@ -44,6 +47,8 @@ from django_backwave.models import Job
 from django_backwave.store import monitor
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
     from django.utils.safestring import SafeString
@@ -67,17 +72,23 @@ def requeue_selected(model_admin: JobAdmin, request: HttpRequest, queryset: Quer
     model_admin.operate_on_selected(request, REQUEUE)
 
 
+@admin.action(permissions=["requeue"], description=_("Run selected jobs again as new generations"))
+def run_again_selected(model_admin: JobAdmin, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+    """Run the jobs again that were ticked."""
+    model_admin.operate_on_selected(request, RUN_AGAIN)
+
+
 @admin.register(Job)
 class JobAdmin(ReadOnlyAdmin):
     """Shows jobs; changes them through the store's doors for operators only."""
 
     list_display = ("short_id", "name_column", "state_column", "queue_column", "tries", "when", "took")
     list_display_links = ("short_id",)
-    list_filter = (StateFilter, QueueFilter, NameFilter)
+    list_filter = (StateFilter, QueueFilter, NameFilter, KeyFilter)
     list_defer = _SECRET
     search_fields = ("id__exact",)
     search_help_text = _("A job's whole id.")
-    actions = (cancel_selected, requeue_selected)
+    actions = (cancel_selected, requeue_selected, run_again_selected)
     change_form_template = "admin/django_backwave/job.html"
 
     # The list.
@@ -95,16 +106,17 @@ class JobAdmin(ReadOnlyAdmin):
         """Return the way that the existing indexes serve; what they do not serve is looked for in a window.
 
         All jobs: newest first. Ended ones: last ended first. Running ones: first to lose their lease first.
-        Ready ones: first due first, merged from one lane for each queue and priority. Tagged: newest first.
+        Ready ones: first due first, merged from one lane for each queue and priority. With a tag or a key:
+        newest first.
         """
         state = STATES.get(values.get("state") or "")
         queue, name = values.get("queue"), values.get("name")
         rest = Q(name__contains=name) if name else Q()
-        if tag := values.get("tag"):
-            # These are few, so whatever else is asked for is looked for among all of them.
+        if (few := _few(values)) is not None:
+            # Whatever else is asked for is looked for among all of them.
             rest &= Q(queue=queue) if queue else Q()
             rest &= Q() if state is None else Q(state=state.value)
-            return Walk(lanes=(Q(pk__in=jobs_tagged(tag)) & rest,))
+            return Walk(lanes=(Q(pk__in=few) & rest,))
         if state is JobState.READY:
             lanes = monitor.ready_lanes(queue=queue, limit=MOST_LANES + 1, using=jobs_database())
             if len(lanes) <= MOST_LANES:
@@ -122,8 +134,11 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
-        """The id's end."""
-        return display.short_id(job.pk)
+        """The id's end, with the generation below if the job has a key."""
+        job_id = display.short_id(job.pk)
+        if job.generation is None:
+            return job_id
+        return display.two_lines(job_id, _("generation %(number)s") % {"number": job.generation})
 
     @admin.display(description=_("name"))
     def name_column(self, job: Job) -> SafeString:
@@ -219,7 +234,7 @@ class JobAdmin(ReadOnlyAdmin):
             self.message_user(request, " ".join(error.messages), messages.ERROR)
             return
         results = operate_on(request, operation, [job.pk], **options)
-        tell_one(request, operation, results.get(job.pk))
+        tell_one(request, operation, results.get(job.pk), site=self.admin_site.name)
 
     # A job's page.
 
@@ -262,10 +277,22 @@ class JobAdmin(ReadOnlyAdmin):
         secrets = request.user.has_perm(VIEW_PAYLOAD)
         may = {operation.verb: operation.allowed(request) for operation in (CANCEL, REQUEUE)}
         may["operate"] = request.user.has_perm(OPERATE)
+        now, using, site = self.now(), jobs_database(), self.admin_site.name
         return {
             "title": job.name,
-            "page": page.job_page(job, now=self.now(), secrets=secrets, may=may, using=jobs_database()),
+            "page": page.job_page(job, now=now, secrets=secrets, may=may, using=using),
+            "key": keyed.key_part(job, now=now, may_run=may["requeue"], site=site, using=using),
+            "prepared": keyed.prepared(job, now=now, using=using),
         }
+
+
+def _few(values: dict[str, str | None]) -> Collection[UUID] | None:
+    """Return the jobs among which all others are looked for, None if neither tag nor key is asked for."""
+    tag, key = values.get("tag"), values.get("key")
+    if key is None:
+        return jobs_tagged(tag) if tag else None
+    found = jobs_keyed(key, values.get("queue"))
+    return set(found).intersection(jobs_tagged(tag)) if tag else found
 
 
 def _selected(request: HttpRequest) -> set[UUID]:

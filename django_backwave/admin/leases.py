@@ -121,6 +121,8 @@ class LeaseAdmin(ListedAdmin):
     @admin.display(description=gettext_lazy("held until"))
     def until(self, lease: Any) -> SafeString:
         """The lease's end, and what remains of it."""
+        if lease.lease_expires_at is None:  # written by hand, and no instant
+            return display.two_lines(display.NOTHING, display.badge(_("unknown"), "bad"))
         left = display.seconds_between(lease.read_at, lease.lease_expires_at)
         if left > 0:
             first: Any = _("%(duration)s left") % {"duration": display.duration(left)}

@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING, Any, cast
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote
 from django.core.exceptions import ValidationError
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_backwave import operations
+from django_backwave.admin.display import NOTHING
 from django_backwave.backend import jobs_database
 from django_backwave.core.limits import QUEUE_LENGTH
-from django_backwave.core.protocol import CancelResult, ChangeResult, RequeueResult, RescheduleResult
+from django_backwave.core.protocol import (
+    CancelResult,
+    ChangeResult,
+    RequeueResult,
+    RescheduleResult,
+    RunAgain,
+    RunAgainResult,
+)
 from django_backwave.models import Job
 from django_backwave.store import adjust, operate
 
@@ -25,6 +37,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from django.http import HttpRequest, QueryDict
+
+
+#: What came of it for one job; where other jobs have a part in it, with them.
+type Outcome = Enum | RunAgain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +53,7 @@ class Operation:
 
     verb: str
     permission: str
-    run: Callable[..., Mapping[UUID, Enum]]
+    run: Callable[..., Mapping[UUID, Outcome]]
     changes: Mapping[Enum, Any]
     single: Mapping[Enum, Any]
     options: Callable[[QueryDict, Job], dict[str, Any]] = field(default=lambda _form, _job: {})
@@ -98,6 +114,10 @@ REQUEUE = Operation(
         RequeueResult.NOT_REQUEUEABLE: gettext_lazy(
             "Nothing was changed: only dead-lettered, quarantined and cancelled jobs can be requeued."
         ),
+        RequeueResult.KEY_BUSY: gettext_lazy(
+            "Nothing was changed: another generation of the job's key is unfinished. Wait for that one, or "
+            "cancel it first."
+        ),
     },
     options=_requeue_options,
 )
@@ -144,22 +164,50 @@ MOVE = Operation(
         ChangeResult.CHANGED: gettext_lazy("The job's priority or queue was changed."),
         ChangeResult.RUNNING: _RUNNING,
         ChangeResult.ALREADY_FINISHED: _FINISHED,
+        ChangeResult.KEYED: gettext_lazy(
+            "Nothing was changed: the job has a key, which names work of its queue, and so its queue stays."
+        ),
     },
     options=_changes,
 )
 
-OPERATIONS = (CANCEL, REQUEUE, RESCHEDULE, RUN_NOW, MOVE)
+RUN_AGAIN = Operation(
+    verb="run_again",
+    permission=REQUEUE.permission,
+    run=operations.run_again,
+    changes={RunAgainResult.ENQUEUED: gettext_lazy("Run again as a new generation.")},
+    single={
+        RunAgainResult.ENQUEUED: gettext_lazy("The same work was enqueued as generation {generation}: {job}"),
+        RunAgainResult.NO_KEY: gettext_lazy(
+            "Nothing was changed: the job has no key, and so there are no generations of it. Requeue it, or "
+            "enqueue the work again."
+        ),
+        RunAgainResult.KEY_BUSY: gettext_lazy(
+            "Nothing was changed: generation {generation} of the job's key is unfinished. Wait for it, or "
+            "cancel it first: {job}"
+        ),
+        RunAgainResult.KEY_TAKEN: gettext_lazy(
+            "Nothing was changed: the job's key belongs to jobs of another name by now: {job}"
+        ),
+    },
+)
+
+OPERATIONS = (CANCEL, REQUEUE, RESCHEDULE, RUN_NOW, MOVE, RUN_AGAIN)
 
 GONE = gettext_lazy("Nothing was changed: the job does not exist any more.")
 
 
 def operate_on(
     request: HttpRequest, operation: Operation, job_ids: Sequence[UUID], **options: Any
-) -> Mapping[UUID, Enum]:
+) -> Mapping[UUID, Outcome]:
     """Do it to these jobs, and write it into Django's log; return what it did to those that exist."""
-    results = operation.run(job_ids, actor=actor_of(request), using=jobs_database(), **options)
-    log(request, operation, results)
-    return results
+    outcomes = operation.run(job_ids, actor=actor_of(request), using=jobs_database(), **options)
+    log(request, operation, {job_id: _result(outcome) for job_id, outcome in outcomes.items()})
+    return outcomes
+
+
+def _result(outcome: Outcome) -> Enum:
+    return outcome.result if isinstance(outcome, RunAgain) else outcome
 
 
 def log(request: HttpRequest, operation: Operation, results: Mapping[UUID, Enum]) -> None:
@@ -177,15 +225,32 @@ def actor_of(request: HttpRequest) -> str:
     return f"{request.user.pk} {request.user.get_username()}"
 
 
-def tell_one(request: HttpRequest, operation: Operation, result: Enum | None) -> None:
-    """Tell what was done to one job."""
+def tell_one(request: HttpRequest, operation: Operation, outcome: Outcome | None, *, site: str) -> None:
+    """Tell what was done to one job; what it names leads to pages of this site of the admin."""
+    if outcome is None:
+        messages.warning(request, GONE)
+        return
+    result = _result(outcome)
     level = messages.SUCCESS if result in operation.changes else messages.WARNING
-    messages.add_message(request, level, GONE if result is None else operation.single[result])
+    text = operation.single[result]
+    text = _naming(text, outcome, site) if isinstance(outcome, RunAgain) else text
+    messages.add_message(request, level, text)
 
 
-def tell_many(request: HttpRequest, operation: Operation, results: Iterable[Enum], *, selected: int) -> None:
+def _naming(text: Any, outcome: RunAgain, site: str) -> str:
+    """Return a sentence with the generation of which it tells."""
+    job = NOTHING
+    if outcome.job_id is not None:
+        address = reverse("admin:django_backwave_job_change", args=[quote(outcome.job_id)], current_app=site)
+        job = format_html('<a href="{}">{}</a>', address, outcome.job_id)
+    return format_html(str(text), generation=outcome.generation, job=job)
+
+
+def tell_many(
+    request: HttpRequest, operation: Operation, outcomes: Iterable[Outcome], *, selected: int
+) -> None:
     """Tell how many jobs met each result: "3 cancelled, 1 asked to stop, 2 already finished"."""
-    counts = Counter(results)
+    counts = Counter(map(_result, outcomes))
     missing = selected - counts.total()
     parts = counted(operation, counts)
     if missing:
@@ -208,6 +273,11 @@ def counted(operation: Operation, counts: Counter[Enum]) -> list[str]:
 
 
 def _counted(result: Enum, count: int) -> str:
+    busy = ngettext(
+        "%(count)d whose key has an unfinished generation",
+        "%(count)d whose keys have an unfinished generation",
+        count,
+    )
     texts: dict[Enum, str] = {
         CancelResult.CANCELLED: ngettext("%(count)d cancelled", "%(count)d cancelled", count),
         CancelResult.ASKED_TO_STOP: ngettext("%(count)d asked to stop", "%(count)d asked to stop", count),
@@ -217,6 +287,21 @@ def _counted(result: Enum, count: int) -> str:
         RequeueResult.REQUEUED: ngettext("%(count)d requeued", "%(count)d requeued", count),
         RequeueResult.NOT_REQUEUEABLE: ngettext(
             "%(count)d cannot be requeued", "%(count)d cannot be requeued", count
+        ),
+        RequeueResult.KEY_BUSY: busy,
+        RunAgainResult.ENQUEUED: ngettext(
+            "%(count)d run again as a new generation", "%(count)d run again as new generations", count
+        ),
+        RunAgainResult.NO_KEY: ngettext(
+            "%(count)d without a key (requeue it, or enqueue the work again)",
+            "%(count)d without a key (requeue them, or enqueue the work again)",
+            count,
+        ),
+        RunAgainResult.KEY_BUSY: busy,
+        RunAgainResult.KEY_TAKEN: ngettext(
+            "%(count)d whose key belongs to jobs of another name by now",
+            "%(count)d whose keys belong to jobs of other names by now",
+            count,
         ),
     }
     return texts[result] % {"count": count}

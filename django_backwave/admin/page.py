@@ -10,9 +10,8 @@ from django.utils.translation import gettext as _
 
 from django_backwave.admin import display
 from django_backwave.admin.base import VIEW_PAYLOAD
-from django_backwave.core.states import FAILURES, AttemptOutcome, JobState
+from django_backwave.core.states import FAILURES, PENDING, REQUEUEABLE, UNFINISHED, AttemptOutcome, JobState
 from django_backwave.models.action import Action
-from django_backwave.models.attempt import OUTCOME_LABELS
 from django_backwave.models.pause import Pause
 from django_backwave.notes import Progress, Word
 from django_backwave.store import monitor
@@ -70,8 +69,8 @@ def job_page(job: Job, *, now: datetime, secrets: bool, may: Mapping[str, bool],
     Without ``secrets``, the permission to see payloads, neither arguments nor headers, tags, output, cause,
     messages and tracebacks are read from the database.
     """
-    running = job.job_state is JobState.RUNNING
-    ready = job.job_state is JobState.READY
+    state = display.state_of(job)
+    running, ready = state is JobState.RUNNING, state is JobState.READY
     attempts = monitor.history(job.pk, secrets=secrets, using=using)
     return JobPage(
         state=display.state_badge(job),
@@ -81,9 +80,9 @@ def job_page(job: Job, *, now: datetime, secrets: bool, may: Mapping[str, bool],
             monitor.live_workers(using=using) if ready else [],
             monitor.pauses_of(job.queue, job.name, using=using) if ready else [],
         ),
-        may_cancel=may["cancel"] and not job.job_state.is_terminal and job.cancel_requested_at is None,
-        may_requeue=may["requeue"] and job.is_requeueable,
-        may_operate=may["operate"] and job.job_state in (JobState.WAITING, JobState.READY),
+        may_cancel=may["cancel"] and state in UNFINISHED and job.cancel_requested_at is None,
+        may_requeue=may["requeue"] and state in REQUEUEABLE,
+        may_operate=may["operate"] and state in PENDING,
         due_input=display.for_input(job.due_at),
         time_zone=timezone.get_current_timezone_name(),
         facts=_facts(job, now),
@@ -101,7 +100,7 @@ def job_page(job: Job, *, now: datetime, secrets: bool, may: Mapping[str, bool],
 
 def took(job: Any, now: datetime) -> SafeString:
     """Return how long the handler ran, or has been running; for a job that has not run, its age."""
-    if job.job_state is JobState.RUNNING or job.finished_at:
+    if display.state_of(job) is JobState.RUNNING or job.finished_at:
         end = job.finished_at or now
         if job.started_at:
             ran = display.duration(display.seconds_between(job.started_at, end))
@@ -113,19 +112,22 @@ def took(job: Any, now: datetime) -> SafeString:
 
 def next_run(job: Job, now: datetime, workers: Sequence[Worker], pauses: Sequence[Pause] = ()) -> str:
     """Return when a job runs next, or why it does not."""
-    if job.job_state is JobState.READY:
+    state = display.state_of(job)
+    if state is JobState.READY:
         return _next_ready_run(job, now, workers, pauses)
-    if job.job_state is JobState.RUNNING:
+    if state is JobState.RUNNING:
         return _running(job, now)
     return {
+        None: _("None: there is no such state. Somebody has written it by hand."),
         JobState.WAITING: _("When the jobs that it waits for have finished."),
         JobState.SUCCEEDED: _("None: it has succeeded."),
         JobState.CANCELLED: _("None: it was cancelled. It can be requeued."),
         JobState.DEAD_LETTERED: _("None: it was given up. It can be requeued."),
         JobState.QUARANTINED: _(
-            "None: for too long no worker knew its name or could take its arguments. It can be requeued."
+            "None: for too long no worker knew its name or could take its arguments, or its row could not be"
+            " read. It can be requeued."
         ),
-    }[job.job_state]
+    }[state]
 
 
 def _next_ready_run(job: Job, now: datetime, workers: Sequence[Worker], pauses: Sequence[Pause]) -> str:
@@ -188,6 +190,8 @@ def _facts(job: Job, now: datetime) -> Facts:
         facts.append(
             (_("Ran for"), display.duration(display.seconds_between(job.started_at, job.finished_at)))
         )
+    if job.schema is not None:
+        facts.append((_("Schema"), job.schema))
     return [
         *facts,
         (_("Backoff"), display.backoff(job)),
@@ -235,14 +239,14 @@ def _secret(read: Any, *, secrets: bool) -> Any:
 
 
 def _output(job: Job, *, secrets: bool) -> Any:
-    if job.job_state is not JobState.SUCCEEDED:
+    if display.state_of(job) is not JobState.SUCCEEDED:
         return ""
     return display.pretty(job.output) if secrets else display.hidden(VIEW_PAYLOAD)
 
 
 def _attempt(attempt: Attempt, now: datetime, *, secrets: bool) -> AttemptPart:
-    outcome = AttemptOutcome(attempt.outcome)
-    tone = "good" if outcome is AttemptOutcome.SUCCEEDED else "bad" if outcome in FAILURES else "quiet"
+    outcome = attempt.outcome
+    tone = "good" if outcome == AttemptOutcome.SUCCEEDED else "bad" if outcome in FAILURES else "quiet"
     facts: Facts = [
         (_("Started"), display.instant(attempt.started_at)),
         (_("Ended"), display.instant_and_relative(attempt.finished_at, now)),
@@ -251,10 +255,10 @@ def _attempt(attempt: Attempt, now: datetime, *, secrets: bool) -> AttemptPart:
         ran = display.seconds_between(attempt.started_at, attempt.finished_at)
         facts.append((_("Ran for"), display.duration(ran)))
     facts.append((_("Worker"), attempt.worker))
-    told = bool(attempt.error_class) or outcome is AttemptOutcome.UNROUTABLE
+    told = bool(attempt.error_class) or outcome == AttemptOutcome.UNROUTABLE
     return AttemptPart(
         number=attempt.number,
-        badge=display.badge(OUTCOME_LABELS[outcome], tone),
+        badge=display.badge(attempt.get_outcome_display(), tone),
         facts=facts,
         error_class=attempt.error_class,
         message=_secret(lambda: attempt.message, secrets=secrets) if told else "",
@@ -273,6 +277,7 @@ def verb(action: Action) -> str:
         "requeue": _("requeue"),
         "reschedule": _("reschedule"),
         "run_now": _("run now"),
+        "run_again": _("run again"),
         "change": _("change"),
         "pause": _("pause"),
         "resume": _("resume"),

@@ -13,6 +13,7 @@ from django.db import connections
 from django.db.models import Q
 
 from django_backwave.instants import to_utc
+from django_backwave.models.fields import by_instant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,10 +67,11 @@ class Walk:
     lanes: tuple[Q, ...] = field(default_factory=lambda: (Q(),))
     rest: Q = field(default_factory=Q)
 
-    def order(self, *, forward: bool) -> list[str]:
+    def order(self, *, forward: bool) -> list[Any]:
         """Return what to order by, along the walk or back."""
-        sign = "-" if self.descending is forward else ""
-        return [f"{sign}{name}" for name in (self.key, "pk") if name]
+        descending = self.descending is forward
+        pk = "-pk" if descending else "pk"
+        return [by_instant(self.key, descending=descending), pk] if self.key else [pk]
 
     def side(self, position: Position, *, beyond: bool, forward: bool) -> Q:
         """Return the condition for rows beyond a position, or for those up to and with it."""

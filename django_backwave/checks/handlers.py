@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections import Counter
 from contextlib import suppress
 from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @register()
 def check_handlers(**_: Any) -> list[CheckMessage]:
-    """Report duplicate job names (E003), modules that fail (E004), functions out of reach (W001).
+    """Report duplicate names (E003), modules that fail (E004), functions out of reach (W001), schemas (W007).
 
     Runs discovery as a worker does. The URL configuration is imported as well, as Django's own
     checks do, so that jobs in views are seen whichever check comes first.
@@ -42,7 +43,7 @@ def check_handlers(**_: Any) -> list[CheckMessage]:
     if getattr(settings, "ROOT_URLCONF", None):
         with suppress(Exception):  # Django's own check reports it
             get_resolver().url_patterns  # noqa: B018 - reading it imports it
-    return list(_out_of_reach(found))
+    return [*_out_of_reach(found), *_accepted_twice()]
 
 
 def _modules_can_be_read() -> bool:
@@ -76,6 +77,22 @@ def _out_of_reach(found: list[str]) -> Iterator[CheckMessage]:
                 hint=f'Move it to a jobs module, or set BACKWAVE = {{"MODULES": [{module!r}]}}.',
                 id="django_backwave.W001",
             )
+
+
+def _accepted_twice() -> Iterator[CheckMessage]:
+    for task in registry.tasks():
+        takes = Counter((task.schema, *task.accepts))
+        for schema in (schema for schema, times in takes.items() if times > 1):
+            own = "which is its own" if schema == task.schema else "twice"
+            yield Warning(
+                f"accepts of the job {task.job_name!r} names {_schema(schema)}, {own}.",
+                hint="Take it out of accepts, or correct it: the schema that was meant is not accepted.",
+                id="django_backwave.W007",
+            )
+
+
+def _schema(name: str | None) -> str:
+    return "None, jobs without a schema" if name is None else f"the schema {name!r}"
 
 
 def _modules_with_jobs() -> set[str]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 WITHIN = 0.1
 
 #: Jobs that are claimed ahead at most, however quick they are.
-MOST = 240
+MOST = 490
 
 #: Seconds after which jobs that were claimed ahead and have not started are handed back.
 PATIENCE = 0.25
 
 #: How much one run time counts, where it is longer than the mean of the latest, and where it is not.
-SLOWER, QUICKER = 0.3, 0.05
+SLOWER, QUICKER = 0.3, 0.1
 
 
 class Ahead:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class Rotation:
 
     def __init__(self) -> None:
         """Begin with no queue."""
-        self._turns: deque[str] = deque()
+        self._turns: OrderedDict[str, None] = OrderedDict()
 
     def __bool__(self) -> bool:
         """Whether any queue is believed to have due jobs."""
@@ -26,23 +27,27 @@ class Rotation:
     def add(self, names: Iterable[str]) -> None:
         """Take up queues at the end of the round; those already in it keep their turn."""
         for name in names:
-            if name not in self._turns:
-                self._turns.append(name)
+            self._turns.setdefault(name)
 
     def next(self) -> str:
         """Return the queue whose turn it is, and put it at the end of the round."""
-        name = self._turns[0]
-        self._turns.rotate(-1)
+        name = next(iter(self._turns))
+        self._turns.move_to_end(name)
         return name
 
     def others(self, count: int) -> tuple[str, ...]:
         """Return the next queues in the round, up to so many, but for the one that was served last."""
-        return tuple(self._turns)[: min(count, len(self._turns) - 1)]
+        return tuple(islice(self._turns, min(count, len(self._turns) - 1)))
+
+    def served(self, names: Iterable[str]) -> None:
+        """Put queues at the end of the round: they had their turn along with another."""
+        for name in names:
+            if name in self._turns:
+                self._turns.move_to_end(name)
 
     def drop(self, name: str) -> None:
         """Forget a queue: it gave fewer jobs than were asked for."""
-        if name in self._turns:
-            self._turns.remove(name)
+        self._turns.pop(name, None)
 
     def clear(self) -> None:
         """Forget all queues."""

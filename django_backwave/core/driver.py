@@ -58,9 +58,9 @@ from django_backwave.core.watermarks import Watermarks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
+    from django_backwave.core.protocol import AttemptKey, Claimed, Command, Event, Report
 
-#: Reports that one settle writes at most.
+#: Reports that one settle writes at most, and jobs that one claim asks for.
 BATCH = 250
 
 #: Queues beside its own that a claim may take from, so that many short ones do not make many claims.
@@ -128,9 +128,9 @@ class Driver:
             commands += self._plan(event.now)
         return commands
 
-    def beating(self) -> list[Key]:
+    def beating(self) -> list[AttemptKey]:
         """Return the attempts whose leases the next heartbeat renews."""
-        return [held.job.key for held in self._held if not held.lost]
+        return [held.key for held in self._held if not held.lost]
 
     def limit_reached(self) -> bool:
         """Return whether ``max_jobs`` have been started."""
@@ -185,8 +185,7 @@ class Driver:
                 for report in reports:
                     self._finished(report, now)
             case Began(now, key, timeout):
-                held = self._held.running[key]
-                held.timeout, held.began_at, held.alarm_at = timeout, now, now + timeout
+                self._held.began(key, timeout, now)
             case Completed(now, key):
                 self._completed(key, now)
             case Settled(now, verdicts):
@@ -220,6 +219,8 @@ class Driver:
             for queue in (event.command.queue, *event.command.also):
                 self._rotation.drop(queue)
                 self._lookout.came_short(queue, event.now, busy=bool(self._rotation))
+        else:
+            self._rotation.served(_also_served(event))
         if self._ending:
             # Stopped while the claim was under way: what it took goes back before anything of it starts.
             if event.jobs:
@@ -230,10 +231,11 @@ class Driver:
         commands: list[Command] = []
         # Those that may not wait first: there is a free slot for each.
         for job in sorted(event.jobs, key=lambda job: job.may_wait):
-            if job.key in self._held:
+            key = job.key
+            if key in self._held:
                 continue  # a commit was lost, and so the number given twice: it runs here already
             ends = event.sent_at + self._lease(job)
-            self._held.running[job.key] = Held(job, ends, event.now)
+            self._held.take(Held(key, job, ends, event.now))
             commands.append(Start(job, ends, event.now))
         self._started += len(event.jobs)
         self._room_since = event.now if self._room() > 0 else None
@@ -256,12 +258,12 @@ class Driver:
         if held is None:
             return  # this number was given twice, and has been answered for
         if report.settled:
-            del self._held.running[key]
+            self._held.drop(key)
             self._stirred(now)
         else:
             self._held.ended(held, report, now if self._ending else now + LINGER)
 
-    def _completed(self, key: Key, now: float) -> None:
+    def _completed(self, key: AttemptKey, now: float) -> None:
         """Take note of a success that is recorded already. Heartbeat and time-out end with it."""
         if key in self._held.overdue:
             # Its report as timed out need not be written, if it can still be had.
@@ -270,7 +272,7 @@ class Driver:
             self._held.trail(key)
         self._stirred(now)
 
-    def _settled(self, now: float, verdicts: Mapping[Key, Verdict]) -> None:
+    def _settled(self, now: float, verdicts: Mapping[AttemptKey, Verdict]) -> None:
         self._unwritten = False
         self._trouble = 0
         self._stirred(now)
@@ -297,7 +299,7 @@ class Driver:
                     held.lost = True
                     commands.append(Tell(key, StopReason.LEASE_LOST))
                 continue
-            held.lease_ends = event.sent_at + self._lease(held.job)
+            self._held.renewed(held, event.sent_at + self._lease(held.job))
             commands.append(Extend(key, held.lease_ends))
             if renewal is Renewal.CANCEL_REQUESTED:
                 commands.append(Tell(key, StopReason.CANCEL))
@@ -306,7 +308,12 @@ class Driver:
     def _scanned(self, event: Scanned) -> None:
         self._trouble = 0
         closed = self._pauses.queues
-        self._rotation.add(self._lookout.answered(event, closed=closed, busy=bool(self._rotation)))
+        due = self._lookout.answered(event, closed=closed, busy=bool(self._rotation))
+        if len(due) > 1 + MORE_QUEUES:
+            # Workers that see the same queues begin at different ones, or each would meet the others' locks.
+            start = int(self._random() * len(due))
+            due = due[start:] + due[:start]
+        self._rotation.add(due)
 
     def _woken(self, queue: str | None, now: float) -> None:
         if queue is None:
@@ -326,7 +333,7 @@ class Driver:
         self._lookout.soon(event.now)
         # What has begun runs on.
         held = self._held.running.values()
-        return self._withdraw(each.job.key for each in held if self._pauses.cover(each.job))
+        return self._withdraw(each.key for each in held if self._pauses.cover(each.job))
 
     def _failed(self, event: CommandFailed) -> None:
         match event.command:
@@ -389,6 +396,7 @@ class Driver:
         waited = self._room_since is not None and now >= self._room_since + LINGER
         if not (along or waited) and self._held.busy and room * 2 < self._capacity:
             return []  # there will be more room in a moment: one claim for all of it
+        room = min(room, BATCH)  # one batch is fetched while another runs
         slots = min(room, max(0, self.options.concurrency - self._held.busy))
         queue = self._rotation.next()
         past = self._watermarks.past(queue, now)
@@ -413,7 +421,7 @@ class Driver:
             self._ahead.was_wrong()
         return self._withdraw(self._held.running)
 
-    def _withdraw(self, keys: Iterable[Key]) -> list[Command]:
+    def _withdraw(self, keys: Iterable[AttemptKey]) -> list[Command]:
         """Take back those of these attempts that wait for a slot, if any does; the others have begun."""
         among = frozenset(keys)
         if not self._waiting or self._withdrawing or not among:
@@ -502,3 +510,14 @@ class Driver:
 
     def _lease(self, job: Claimed) -> float:
         return self.options.lease if job.lease_seconds is None else job.lease_seconds
+
+
+def _also_served(event: ClaimAnswered) -> tuple[str, ...]:
+    """Return the further queues that a claim came to: each up to the last one that gave it a job.
+
+    Those in between gave all that they had, but for lower priorities, and would be looked at again and again.
+    """
+    also = event.command.also
+    gave = {job.queue for job in event.jobs}
+    last = max((place for place, queue in enumerate(also, start=1) if queue in gave), default=0)
+    return also[:last]

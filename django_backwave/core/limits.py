@@ -7,6 +7,8 @@ ACTOR_LENGTH = 255
 TAG_KEY_LENGTH = 50
 TAG_VALUE_LENGTH = 100
 MARK_LENGTH = 100
+KEY_LENGTH = 255
+SCHEMA_LENGTH = 100
 
 #: The last attempt number: a job that has had it is not claimed any more, as there is none to rise to.
 LAST_ATTEMPT = 2**31 - 1

@@ -5,22 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
+from uuid import UUID
 
 from django_backwave.core.policy import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from uuid import UUID
 
     from django_backwave.core.outcome import Outcome
 
 
-class Key(NamedTuple):
-    """An attempt of a job: what the fence compares, together with the worker's name."""
+class AttemptKey(tuple[int, int]):
+    """An attempt of a job: what the fence compares, together with the worker's name.
 
-    job_id: UUID
-    attempt: int
+    It is kept as two numbers: a job on its way is looked up by it twenty times, and a UUID computes its hash
+    anew each time.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, job_id: UUID, attempt: int) -> Self:
+        """Take both."""
+        return tuple.__new__(cls, (job_id.int, attempt))
+
+    def __getnewargs__(self) -> tuple[UUID, int]:
+        """Be copied as it was made."""
+        return self.job_id, self.attempt
+
+    def __repr__(self) -> str:
+        """Show the job's id as people know it."""
+        return f"AttemptKey({self.job_id}, {self.attempt})"
+
+    @property
+    def job_id(self) -> UUID:
+        """The job's id."""
+        return UUID(int=self[0])
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return self[1]
 
 
 class Claimed(NamedTuple):
@@ -28,6 +53,7 @@ class Claimed(NamedTuple):
 
     ``lease_seconds`` is the job's own lease or None for the worker's; ``unroutable_for`` as in
     ``outcome.Numbers``; ``headers`` is JSON text; ``claimed_at`` is the database's time of the claim.
+    ``logical_key``: the key of which this job is a ``generation``, if it has one.
     ``may_wait``: whether it may be claimed ahead of a free slot. A crash costs what was claimed a failure,
     begun or not: so a job may wait only in its first attempt, if that is not its last, and if nothing says by
     when it must start.
@@ -47,6 +73,9 @@ class Claimed(NamedTuple):
     lease_seconds: float | None
     timeout_seconds: float | None
     headers: str | None
+    schema: str | None
+    logical_key: str | None
+    generation: int | None
     due_at: datetime
     enqueued_at: datetime
     claimed_at: datetime
@@ -54,9 +83,9 @@ class Claimed(NamedTuple):
     may_wait: bool = True
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AttemptKey:
         """The attempt that this claim began."""
-        return Key(self.job_id, self.attempt)
+        return AttemptKey(self.job_id, self.attempt)
 
     @property
     def backoff(self) -> Backoff:
@@ -127,6 +156,24 @@ class RequeueResult(Enum):
 
     REQUEUED = "requeued"
     NOT_REQUEUEABLE = "not requeueable"  # it is not finished, or it succeeded: nothing was changed
+    KEY_BUSY = "key busy"  # another generation of its key is unfinished: nothing was changed
+
+
+class RunAgainResult(Enum):
+    """What "run again" did for a job."""
+
+    ENQUEUED = "enqueued"  # the same work is the next generation of its key, due now
+    NO_KEY = "no key"  # it has no key, and so there are no generations: nothing was changed
+    KEY_BUSY = "key busy"  # a generation of its key is unfinished: nothing was changed
+    KEY_TAKEN = "key taken"  # its key belongs to jobs of another name by now: nothing was changed
+
+
+class RunAgain(NamedTuple):
+    """What "run again" did for a job, with the generation that has come of it, or that is in the way."""
+
+    result: RunAgainResult
+    job_id: UUID | None = None
+    generation: int | None = None
 
 
 class RescheduleResult(Enum):
@@ -143,6 +190,7 @@ class ChangeResult(Enum):
     CHANGED = "changed"
     RUNNING = "running"  # it had been claimed: nothing was changed
     ALREADY_FINISHED = "already finished"  # nothing was changed
+    KEYED = "keyed"  # it has a key, which names work of its queue: its queue stays, and nothing was changed
 
 
 class PauseResult(Enum):
@@ -208,7 +256,7 @@ class Began:
     """A handler that has a time-out has begun; it may run for so many seconds from now."""
 
     now: float
-    key: Key
+    key: AttemptKey
     timeout: float
 
 
@@ -233,7 +281,7 @@ class Completed:
     """A handler's atomic block has recorded its success; the handler's code still runs."""
 
     now: float
-    key: Key
+    key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +289,7 @@ class Settled:
     """The store answered a settle, one verdict for each report."""
 
     now: float
-    verdicts: Mapping[Key, Verdict]
+    verdicts: Mapping[AttemptKey, Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +297,7 @@ class Renewed:
     """A heartbeat returned. ``sent_at``: the instant before it was sent."""
 
     now: float
-    renewals: Mapping[Key, Renewal]
+    renewals: Mapping[AttemptKey, Renewal]
     sent_at: float
 
 
@@ -364,11 +412,10 @@ class Prune:
 class ReleaseUnknown:
     """Hand back every job held under this worker's name but for the ones it knows."""
 
-    known: frozenset[Key]
+    known: frozenset[AttemptKey]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Run a job's handler. ``lease_ends`` and ``claimed_at`` are on the worker's monotonic clock."""
 
     job: Claimed
@@ -380,14 +427,14 @@ class Start:
 class Withdraw:
     """Take back those of these attempts whose handlers have not started; Withdrawn is the answer."""
 
-    keys: frozenset[Key]
+    keys: frozenset[AttemptKey]
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
     """Tell a running handler why it should stop."""
 
-    key: Key
+    key: AttemptKey
     reason: StopReason
 
 
@@ -395,7 +442,7 @@ class Tell:
 class Extend:
     """Tell a running handler that its lease now ends later."""
 
-    key: Key
+    key: AttemptKey
     lease_ends: float
 
 

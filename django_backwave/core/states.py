@@ -29,6 +29,10 @@ class JobState(IntEnum):
 
 TERMINAL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.DEAD_LETTERED, JobState.QUARANTINED})
 
+#: Not claimed by anybody, and to run.
+PENDING = frozenset({JobState.WAITING, JobState.READY})
+UNFINISHED = PENDING | {JobState.RUNNING}
+
 #: Terminal states that a requeue may leave.
 REQUEUEABLE = frozenset({JobState.DEAD_LETTERED, JobState.QUARANTINED, JobState.CANCELLED})
 

@@ -9,7 +9,7 @@ from django_backwave.core.protocol import Prune, ReleaseUnknown, Sweep
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from django_backwave.core.protocol import Command, Key, StoreCommand
+    from django_backwave.core.protocol import AttemptKey, Command, StoreCommand
 
 #: Seconds between sweeps, and between prunes.
 SWEEP_EVERY, PRUNE_EVERY = 4.0, 60.0
@@ -98,7 +98,7 @@ class Upkeep:
         """Whether a release is wanted or under way."""
         return self._release_wanted or self.releasing
 
-    def release(self, now: float, known: Collection[Key]) -> list[Command]:
+    def release(self, now: float, known: Collection[AttemptKey]) -> list[Command]:
         """Return the release that is due, of all but the attempts known."""
         if not self._release_wanted or self.releasing or now < self._release_at:
             return []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models import ExpressionWrapper, F, OrderBy
 
 from django_backwave.core.jsontext import decode_json, encode_json
 from django_backwave.instants import to_rim, to_utc
@@ -89,15 +90,31 @@ class EncodedJSON(str):
     __slots__ = ()
 
 
-def readable(sql: str) -> str:
-    """Return PostgreSQL's words for an instant that a datetime can hold in any zone.
+def readable(sql: str, vendor: str = "postgresql") -> str:
+    """Return a vendor's words for an instant as far as a datetime can hold it.
 
-    Infinities, and years that Python does not have, can only have been written by hand. To read one would
-    fail, and take everything along that is read in the same statement. It is for the statements that must not
-    stand still; what is ordered by a column that it selects would find no index with it.
+    PostgreSQL's infinities and years that Python does not have come as the nearest that it has. What is no
+    instant at all, as people can write by hand on SQLite and MySQL, comes as NULL. To read it as it stands
+    would fail, and take everything along that is read in the same statement.
     """
-    bounded = f"LEAST(GREATEST({sql}, '0001-01-02Z'::timestamptz), '9999-12-30Z'::timestamptz)"
-    return f"CASE WHEN {sql} IS NOT NULL THEN {bounded} END"  # those two ignore NULL
+    if vendor == "postgresql":
+        bounded = f"LEAST(GREATEST({sql}, '0001-01-02Z'::timestamptz), '9999-12-30Z'::timestamptz)"
+        return f"CASE WHEN {sql} IS NOT NULL THEN {bounded} END"  # those two ignore NULL
+    if vendor == "sqlite":
+        # A modifier, or SQLite gives the 31st of February back as it was written.
+        day = f"date({sql}, '+0 days') = substr({sql}, 1, 10)"
+        sound = f"typeof({sql}) = 'text' AND substr({sql}, 1, 4) > '0000' AND {day}"
+    else:
+        sound = f"YEAR({sql}) > 0 AND MONTH({sql}) > 0 AND DAYOFMONTH({sql}) > 0"
+    return f"CASE WHEN {sound} THEN {sql} END"
+
+
+def by_instant(name: str, *, descending: bool = False) -> OrderBy:
+    """Order by a column that the same query selects with ``values_list``, so that an index serves.
+
+    Django would order by what is selected, which is what ``readable`` makes of the column.
+    """
+    return OrderBy(ExpressionWrapper(F(name), output_field=InstantField()), descending=descending)
 
 
 class BrokenJSON(EncodedJSON):
@@ -127,10 +144,13 @@ class InstantField(_DateTimeField):
         return str(value.replace(tzinfo=None))
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Read UTC wall time on PostgreSQL without USE_TZ: local time there is ambiguous in autumn."""
-        if compiler.connection.vendor == "postgresql" and not settings.USE_TZ:
-            return f"({sql} AT TIME ZONE 'UTC')", params
-        return sql, params
+        """Read what can be read; on PostgreSQL without USE_TZ as UTC: local time is ambiguous in autumn."""
+        vendor = compiler.connection.vendor
+        shown = readable(sql, vendor)
+        params = tuple(params) * shown.count(sql)
+        if vendor == "postgresql" and not settings.USE_TZ:
+            return f"(({shown}) AT TIME ZONE 'UTC')", params
+        return shown, params
 
     def from_db_value(self, value: datetime | None, *context: Any) -> datetime | None:
         """Read the column's wall time as UTC, then follow Django's custom."""

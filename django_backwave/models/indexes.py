@@ -13,7 +13,24 @@ if TYPE_CHECKING:
     from django.db.backends.ddl_references import Statement
 
 
-class StateIndex(models.Index):
+class _PerVendor(models.Index):
+    """An index that each vendor gets in its own words."""
+
+    def create_sql(
+        self,
+        model: type[models.Model],
+        schema_editor: BaseDatabaseSchemaEditor,
+        using: str = "",
+        **kwargs: Any,
+    ) -> Statement:
+        """Return the statement for the editor's vendor."""
+        return self._plain(schema_editor).create_sql(model, schema_editor, using=using, **kwargs)
+
+    def _plain(self, schema_editor: BaseDatabaseSchemaEditor) -> models.Index:
+        raise NotImplementedError
+
+
+class StateIndex(_PerVendor):
     """Partial on PostgreSQL; elsewhere a plain index that starts with the state.
 
     SQLite has partial indexes, too, but does not use them for a state that is a bound parameter, and
@@ -29,16 +46,6 @@ class StateIndex(models.Index):
         """Describe the index to the migration writer."""
         path, args, kwargs = super().deconstruct()
         return path, args, {**kwargs, "states": list(self.states)}
-
-    def create_sql(
-        self,
-        model: type[models.Model],
-        schema_editor: BaseDatabaseSchemaEditor,
-        using: str = "",
-        **kwargs: Any,
-    ) -> Statement:
-        """Return the statement for the editor's vendor."""
-        return self._plain(schema_editor).create_sql(model, schema_editor, using=using, **kwargs)
 
     def _plain(self, schema_editor: BaseDatabaseSchemaEditor) -> models.Index:
         if schema_editor.connection.vendor == "postgresql":
@@ -58,3 +65,12 @@ class PresentIndex(StateIndex):
             present = models.Q(**{f"{self.fields[0]}__isnull": False})
             index.condition = present if index.condition is None else index.condition & present
         return index
+
+
+class FilledIndex(_PerVendor):
+    """Leaves out the rows whose first column is null, where the database can."""
+
+    def _plain(self, schema_editor: BaseDatabaseSchemaEditor) -> models.Index:
+        partial = schema_editor.connection.features.supports_partial_indexes
+        filled = models.Q(**{f"{self.fields[0]}__isnull": False}) if partial else None
+        return models.Index(fields=self.fields, name=self.name, condition=filled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_backwave.core.limits import NAME_LENGTH, QUEUE_LENGTH, WORKER_LENGTH
+from django_backwave.core.limits import KEY_LENGTH, NAME_LENGTH, QUEUE_LENGTH, SCHEMA_LENGTH, WORKER_LENGTH
 from django_backwave.core.states import REQUEUEABLE, TERMINAL, JobState
 from django_backwave.ids import new_id
 from django_backwave.models.fields import (
@@ -14,7 +14,7 @@ from django_backwave.models.fields import (
     InstantField,
     JSONTextField,
 )
-from django_backwave.models.indexes import PresentIndex, StateIndex
+from django_backwave.models.indexes import FilledIndex, PresentIndex, StateIndex
 
 STATE_LABELS = {
     JobState.WAITING: _("waiting"),
@@ -72,6 +72,13 @@ class Job(models.Model):
     # What the enqueuing process sent along: tenant, trace id, language.
     headers = JSONTextField(_("headers"), null=True)
 
+    # Which logical work this is a run of, and which run; what its payload means.
+    key = ExactCharField(_("key"), max_length=KEY_LENGTH, null=True)
+    generation = models.PositiveIntegerField(_("generation"), null=True)
+    schema = ExactCharField(_("schema"), max_length=SCHEMA_LENGTH, null=True)
+    # Whether somebody waits for the end, and wants to be notified of it.
+    awaited = models.BooleanField(_("awaited"), null=True)
+
     class Meta:
         """Small indexes, one a purpose, and the one rule that the database itself can hold.
 
@@ -98,6 +105,7 @@ class Job(models.Model):
                 name="backwave_expiry", states=[JobState.WAITING, JobState.READY], fields=["expires_at"]
             ),
             StateIndex(name="backwave_finished", states=sorted(TERMINAL), fields=["state", "finished_at"]),
+            FilledIndex(name="backwave_key", fields=["key", "queue", "generation"]),
         )
         constraints = (
             models.CheckConstraint(

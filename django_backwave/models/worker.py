@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_backwave.core.limits import WORKER_LENGTH
 from django_backwave.models.fields import ExactCharField, InstantField, JSONTextField
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 class Worker(models.Model):
@@ -32,3 +38,14 @@ class Worker(models.Model):
     def __str__(self) -> str:
         """Return the worker's name: host, process id and a random part."""
         return str(self.name)
+
+    @classmethod
+    def from_db(cls, *args: Any, **options: Any) -> Worker:
+        """Read lists of names as such: what somebody has written by hand in their place serves nothing."""
+        worker: Worker = super().from_db(*args, **options)
+        for field in ("queues", "names"):
+            if not _are_names(vars(worker).get(field, [])) and (
+                field == "names" or worker.queues is not None
+            ):
+                setattr(worker, field, [])
+        return worker

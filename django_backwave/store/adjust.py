@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django_backwave.core.protocol import ChangeResult, RescheduleResult
-from django_backwave.core.states import JobState
+from django_backwave.core.states import PENDING, JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job
 from django_backwave.store import clock, notify
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import writing
-from django_backwave.store.operate import PENDING, locked_states, record
+from django_backwave.store.operate import locked_states, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,13 +56,19 @@ def change(
     using: str,
     now: datetime | None = None,
 ) -> dict[UUID, ChangeResult]:
-    """Give READY and WAITING jobs another priority, another queue, or both; else as ``reschedule``."""
+    """Give READY and WAITING jobs another priority, another queue, or both; else as ``reschedule``.
+
+    The queue of a job with a key stays, for the key names work of that queue: such a job is left as it is.
+    """
     values = {name: value for name, value in (("priority", priority), ("queue", queue)) if value is not None}
     if not values:
         raise ValueError("change() takes a priority, a queue, or both.")
     with writing(using):
-        states = _adjust(job_ids, values, using)
+        ids = list(job_ids)
+        keyed = set() if queue is None else _keyed(ids, queue, using)
+        states = _adjust([job_id for job_id in ids if job_id not in keyed], values, using)
         results = {job_id: _result(ChangeResult, "CHANGED", states[job_id]) for job_id in states}
+        results |= dict.fromkeys(keyed, ChangeResult.KEYED)
         told = "changed" if priority is None else f"changed to priority {priority}"
         _record("change", results, told, queue=queue or "", actor=actor, using=using, now=now)
     return results
@@ -76,6 +82,12 @@ def _adjust(job_ids: Iterable[UUID], values: dict[str, Any], using: str) -> dict
     if any(state in PENDING for state in states.values()):
         notify.wake({notify.ANYWHERE}, using=using)
     return states
+
+
+def _keyed(job_ids: list[UUID], queue: str, using: str) -> set[UUID]:
+    """Return those of the jobs that have a key and are of another queue."""
+    jobs = Job.objects.using(using).filter(pk__in=job_ids, key__isnull=False).exclude(queue=queue)
+    return set(jobs.values_list("pk", flat=True))
 
 
 def _result[Result: Enum](kind: type[Result], done: str, state: int) -> Result:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_backwave.core.protocol import Place
 from django_backwave.instants import to_utc
+from django_backwave.models.fields import by_instant
 from django_backwave.store import clock
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _end(due: QuerySet[Job], priority: int, after: Place | None) -> Place | None
     """Return the last place of the window behind another one; None if the due jobs end before."""
     room = WINDOW
     for part in _parts(due, after, None):
-        places = part.order_by("due_at", "pk").values_list("due_at", "pk")
+        places = part.order_by(by_instant("due_at"), "pk").values_list("due_at", "pk")
         for at, job_id in places[room - 1 : room]:
             return Place(priority, to_utc(at), job_id)
         room -= places[:room].count()

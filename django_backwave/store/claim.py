@@ -8,28 +8,30 @@ priority are due only later, and on MySQL a sort that no index serves would lock
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache
+from datetime import datetime
+from functools import cache, partial
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from django.db import connections
-from django.db.models import ExpressionWrapper, F, Min, TextField
+from django.db.models import ExpressionWrapper, F, TextField
 
 from django_backwave.core.limits import LAST_ATTEMPT
 from django_backwave.core.outcome import EXPIRED_CAUSE
 from django_backwave.core.protocol import Claimed, Place
-from django_backwave.core.states import JobState
+from django_backwave.core.states import PENDING, JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job, Lease
-from django_backwave.store import aside, clock, postgres
+from django_backwave.models.fields import by_instant
+from django_backwave.store import arrays, aside, clock, notify, plans, postgres
 from django_backwave.store.aside import Aside
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import is_postgres, unlocked, writing
+from django_backwave.store.unreadable import past_unreadable, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from datetime import datetime
-    from uuid import UUID
 
     from django.db.models import QuerySet
 
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 READY, RUNNING = JobState.READY.value, JobState.RUNNING.value
 CANCELLED = JobState.CANCELLED.value
-PENDING = (JobState.WAITING.value, READY)
 
 
 class Late(NamedTuple):
@@ -94,6 +95,12 @@ def take(order: Order, *, worker: str, using: str, now: datetime | None = None) 
     No two claims ever return the same attempt. While names are left alone it looks at a bounded number of
     jobs.
     """
+    return past_unreadable(
+        partial(_take_any, order, worker=worker, using=using, now=now), using=using, now=now
+    )
+
+
+def _take_any(order: Order, *, worker: str, using: str, now: datetime | None) -> Taken:
     order = look(order, using=using, now=now)
     if is_postgres(using):
         return taken(order, postgres.run((), order, worker=worker, using=using, now=now))
@@ -117,7 +124,7 @@ def taken(order: Order, answer: Answer) -> Taken:
 def in_order(order: Order, took: Taken) -> Taken:
     """Sort what was taken in queue order, and say how far the claim has looked."""
     turn = {queue: number for number, queue in enumerate(order.queues)}
-    took.jobs.sort(key=lambda job: (turn[job.queue], -job.priority, job.due_at, job.job_id))
+    took.jobs.sort(key=lambda job: (turn[job.queue], -job.priority, job.due_at, job.job_id.int))
     full = len(took.jobs) + len(took.late) + took.passed == order.limit
     return took._replace(past=order.past if full or order.among is None else order.among.past())
 
@@ -137,12 +144,7 @@ def scan(queues: Sequence[str] | None, *, using: str, now: datetime | None = Non
     """
     if is_postgres(using):
         return _scan_postgres(queues, using=using, now=now)
-    at = clock.read(using, now)
-    return {
-        name: (to_utc(earliest) - at).total_seconds()
-        for name in _ready_queues(queues, using)
-        if (earliest := _earliest(name, using)) is not None
-    }
+    return past_unreadable(partial(_scan_portable, queues, using=using, now=now), using=using, now=now)
 
 
 # PostgreSQL.
@@ -185,9 +187,7 @@ def _scan_postgres(queues: Sequence[str] | None, *, using: str, now: datetime | 
     connection = connections[using]
     table = connection.ops.quote_name(Job._meta.db_table)
     sql = _scan_sql(table, clock.instant_sql(now), every=queues is None)
-    with connection.cursor() as cursor:
-        cursor.execute(sql, {"queues": list(queues or ()), "now": now})
-        return dict(cursor.fetchall())
+    return dict(plans.fetch("scan", sql, {"queues": arrays.texts(queues or ()), "now": now}, using=using))
 
 
 # Elsewhere: pick, then one guarded UPDATE. Right also where SKIP LOCKED is silently ignored.
@@ -250,7 +250,7 @@ def cancel_late(job_ids: Sequence[UUID], *, at: datetime, using: str) -> list[La
         return []
     ended = {"state": CANCELLED, "finished_at": at, "cause": EXPIRED_CAUSE}
     jobs = Job.objects.using(using).filter(pk__in=job_ids, expires_at__lte=at)
-    jobs.filter(state__in=PENDING).update(**ended)
+    jobs.filter(state__in=PENDING).update(**ended, **notify.telling(using))
     # Read back: where they could not be locked, somebody else may have been quicker.
     return list(starmap(Late, jobs.filter(**ended).values_list("pk", "name")))
 
@@ -290,33 +290,53 @@ _TEXTS = {
     f"{name}_text": ExpressionWrapper(F(name), output_field=TextField()) for name in ("payload", "headers")
 }
 
-_COLUMNS = (
-    "pk",
-    "name",
-    "queue",
-    "priority",
-    "payload_text",
-    "attempt",
-    "failures",
-    "max_attempts",
-    "backoff_base",
-    "backoff_cap",
-    "backoff_jitter",
-    "lease_seconds",
-    "timeout_seconds",
-    "headers_text",
-    "due_at",
-    "enqueued_at",
-    "unroutable_since",
-    "expires_at",
-)
+#: What is read of each job, and what it is unless somebody has written by hand what it cannot be.
+_COLUMNS: dict[str, Any] = {
+    "pk": UUID,
+    "name": str,
+    "queue": str,
+    "priority": int,
+    "payload_text": str,
+    "attempt": int,
+    "failures": int,
+    "max_attempts": int,
+    "backoff_base": float | int,
+    "backoff_cap": float | int,
+    "backoff_jitter": float | int,
+    "lease_seconds": float | int | None,
+    "timeout_seconds": float | int | None,
+    "headers_text": str | None,
+    "schema": str | None,
+    "key": str | None,
+    "generation": int | None,
+    "due_at": datetime,
+    "enqueued_at": datetime,
+    "unroutable_since": datetime | None,
+    "expires_at": datetime | None,
+}
+
+
+@cache
+def _fit(*kinds: type) -> bool:
+    """Whether these are types of the columns read. Almost all rows have the same, so the answer is kept."""
+    return all(map(issubclass, kinds, _COLUMNS.values()))
 
 
 def _claimed(row: tuple[Any, ...], at: datetime) -> Claimed:
+    require(_fit(*map(type, row)))
     *plain, due_at, enqueued_at, unroutable_since, expires_at = row
     since = None if unroutable_since is None else (at - to_utc(unroutable_since)).total_seconds()
     job = Claimed._make((*plain, to_utc(due_at), to_utc(enqueued_at), at, since, True))
     return job._replace(may_wait=may_wait(job.failures, job.max_attempts, expires_at))
+
+
+def _scan_portable(queues: Sequence[str] | None, *, using: str, now: datetime | None) -> dict[str, float]:
+    at = clock.read(using, now)
+    return {
+        name: (to_utc(earliest) - at).total_seconds()
+        for name in _ready_queues(queues, using)
+        if (earliest := _earliest(name, using)) is not None
+    }
 
 
 def _ready(using: str) -> QuerySet[Job]:
@@ -328,6 +348,7 @@ def _priorities(queue: str, using: str) -> Iterator[int]:
     jobs = _ready(using).filter(queue=queue).order_by("-priority").values_list("priority", flat=True)
     priority = jobs.first()
     while priority is not None:
+        require(isinstance(priority, int))
         yield priority
         priority = jobs.filter(priority__lt=priority).first()
 
@@ -339,13 +360,20 @@ def _ready_queues(queues: Sequence[str] | None, using: str) -> Iterator[str]:
     names = _ready(using).order_by("queue").values_list("queue", flat=True)
     name = names.first()
     while name is not None:
+        require(isinstance(name, str))
         yield name
         name = names.filter(queue__gt=name).first()
 
 
 def _earliest(queue: str, using: str) -> datetime | None:
-    firsts = [
-        _ready(using).filter(queue=queue, priority=priority).aggregate(at=Min("due_at"))["at"]
-        for priority in _priorities(queue, using)
-    ]
-    return min((at for at in firsts if at is not None), default=None)
+    return min(
+        chain.from_iterable(_first(queue, level, using) for level in _priorities(queue, using)), default=None
+    )
+
+
+def _first(queue: str, priority: int, using: str) -> list[datetime]:
+    """Return when the first job of a queue and a priority comes due; nothing if the last is gone by now."""
+    lane = _ready(using).filter(queue=queue, priority=priority).order_by(by_instant("due_at"))
+    first = list(lane.values_list("due_at", flat=True)[:1])
+    require(None not in first)
+    return first

@@ -8,6 +8,7 @@ process, so its clock is this machine's.
 
 from __future__ import annotations
 
+import random
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -75,6 +76,14 @@ def _expression(real: Expression, using: str, now: datetime | None) -> Expressio
 def instant_sql(now: datetime | None) -> str:
     """Return the real instant in PostgreSQL's words; ``%(now)s`` stands for a virtual one."""
     return "clock_timestamp()" if now is None else "%(now)s::timestamptz"
+
+
+def moment_sql(now: datetime | None) -> str:
+    """Return the real instant in PostgreSQL's words, read once for all rows where it stands.
+
+    For statements that wait for nobody, so that their rows are written at one moment.
+    """
+    return "(SELECT clock_timestamp())" if now is None else instant_sql(now)
 
 
 def statement_sql(now: datetime | None) -> str:
@@ -149,3 +158,8 @@ def after(start: datetime, seconds: float) -> datetime:
 def monotonic() -> float:
     """Return this process's own clock, in seconds: for spacing things out, never for what is due."""
     return time.monotonic()
+
+
+def chance() -> float:
+    """Return a number in [0, 1): for spacing things out, and for no secret."""
+    return random.random()  # noqa: S311

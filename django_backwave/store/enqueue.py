@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import batched
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
 from django.db import connections, transaction
@@ -17,29 +16,29 @@ from django_backwave.instants import to_utc
 from django_backwave.models import Job
 from django_backwave.models.fields import EncodedJSON
 from django_backwave.store import arrays, clock, notify
+from django_backwave.store.committing import committing, dispose_statement, in_transaction
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import is_postgres
 from django_backwave.store.tags import insert_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
+    from django_backwave.core.identity import Intent
     from django_backwave.core.policy import Backoff
 
 #: Rows per INSERT of ``insert_many``.
-BATCH = 500
+BATCH = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job to be. Everything in it was checked; ``payload`` and ``headers`` are JSON text.
 
     ``run_after`` is aware; ``tags`` are pairs of key and value, each once. ``expires``: an aware instant,
-    or so many seconds after the enqueue.
+    or so many seconds after the enqueue. One with an ``intent`` is for ``store.keys``, which gives it its
+    generation.
     """
 
     id: UUID
@@ -55,6 +54,14 @@ class NewJob:
     tags: tuple[tuple[str, str], ...] = ()
     timeout_seconds: float | None = None
     expires: datetime | float | None = None
+    intent: Intent | None = None
+    generation: int | None = None
+    schema: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The key, if the job has one."""
+        return None if self.intent is None else self.intent.key
 
 
 def insert_one(job: NewJob, *, using: str, now: datetime | None = None) -> datetime:
@@ -71,7 +78,7 @@ def insert_one(job: NewJob, *, using: str, now: datetime | None = None) -> datet
     if job.run_after is None and now is None and notify.permitted(job.queue, using=using):
         row.enqueued_at = notify.NotifyingInstant(job.queue, known)
     # With tags it is two statements: all of it, or nothing, and no claim in between.
-    with transaction.atomic(using=using, savepoint=False) if job.tags else nullcontext():
+    with committing(using, savepoint=False) if job.tags else nullcontext():
         at = _insert(row, using)
         if job.tags:
             passing("enqueue: row written")
@@ -89,10 +96,14 @@ def _insert(row: Job, using: str) -> datetime | None:
     # Without USE_TZ PostgreSQL returns local time, for RETURNING passes by the field's select_format.
     returns = connections[using].features.can_return_columns_from_insert and settings.USE_TZ
     returning = [Job._meta.get_field("enqueued_at")] if returns else []
-    with transaction.mark_for_rollback_on_error(using=using):
-        returned = Job._base_manager._insert(  # type: ignore[attr-defined] # what save() itself calls
-            [row], fields=fields, returning_fields=returning, using=using
-        )
+    try:
+        with transaction.mark_for_rollback_on_error(using=using):
+            returned = Job._base_manager._insert(  # type: ignore[attr-defined] # what save() itself calls
+                [row], fields=fields, returning_fields=returning, using=using
+            )
+    except BaseException as error:
+        dispose_statement(error, using)
+        raise
     return returned[0][0] if returned else None
 
 
@@ -103,15 +114,25 @@ def insert_many(jobs: Sequence[NewJob], *, using: str, now: datetime | None = No
     """
     refuse_foreign_transaction(using)
     at = clock.read(using, now)
-    with transaction.atomic(using=using, savepoint=False):
-        insert = _insert_postgres if is_postgres(using) else _insert_portable
-        for batch in batched(jobs, BATCH):
-            insert(batch, at, using)
-        passing("enqueue: row written")
-        insert_tags({job.id: job.tags for job in jobs if job.tags}, using=using)
+    with committing(using, savepoint=False):
+        write(jobs, at, using=using)
         if now is None:
-            notify.wake({job.queue for job in jobs if job.run_after is None}, using=using)
+            wake(jobs, using=using)
     return at
+
+
+def write(jobs: Sequence[NewJob], at: datetime, *, using: str) -> None:
+    """Insert jobs and their tags in the transaction that is open."""
+    insert = _insert_postgres if is_postgres(using) else _insert_portable
+    for batch in batched(jobs, BATCH):
+        insert(batch, at, using)
+    passing("enqueue: row written")
+    insert_tags({job.id: job.tags for job in jobs if job.tags}, using=using)
+
+
+def wake(jobs: Iterable[NewJob], *, using: str) -> None:
+    """Wake idle workers for those jobs that are due at once."""
+    notify.wake({job.queue for job in jobs if job.run_after is None}, using=using)
 
 
 def _row(job: NewJob, at: Any) -> Job:
@@ -132,7 +153,34 @@ def _row(job: NewJob, at: Any) -> Job:
         timeout_seconds=job.timeout_seconds,
         expires_at=_expiry(job, at),
         headers=None if job.headers is None else EncodedJSON(job.headers),
+        key=job.key,
+        generation=job.generation,
+        schema=job.schema,
     )
+
+
+#: What of a job an enqueue writes, beside what says which job it is and that it waits.
+_WORK = (
+    "name",
+    "priority",
+    "payload",
+    "due_at",
+    "expires_at",
+    "max_attempts",
+    "backoff_base",
+    "backoff_cap",
+    "backoff_jitter",
+    "lease_seconds",
+    "timeout_seconds",
+    "headers",
+    "schema",
+)
+
+
+def work_of(job: NewJob, at: datetime) -> dict[str, Any]:
+    """Return the columns that say what is to be done, when and how, for a job enqueued at this instant."""
+    row = _row(job, at)
+    return {name: getattr(row, name) for name in _WORK}
 
 
 def _insert_portable(jobs: Sequence[NewJob], at: datetime, using: str) -> None:
@@ -199,6 +247,9 @@ def _given(jobs: Sequence[NewJob], at: datetime) -> dict[str, list[Any]]:
         "lease_seconds": [job.lease_seconds for job in jobs],
         "timeout_seconds": [job.timeout_seconds for job in jobs],
         "headers": [job.headers for job in jobs],
+        "key": [job.key for job in jobs],
+        "generation": [job.generation for job in jobs],
+        "schema": [job.schema for job in jobs],
     }
 
 
@@ -208,10 +259,10 @@ def _expiry(job: NewJob, at: Any) -> Any:
 
 def refuse_foreign_transaction(using: str) -> None:
     """Raise ForeignTransaction if a transaction is open on other aliases but not on the jobs'."""
-    if _in_transaction(connections[using]) or conf.value("ALLOW_SEPARATE_TRANSACTION"):
+    if in_transaction(connections[using]) or conf.value("ALLOW_SEPARATE_TRANSACTION"):
         return
     known = connections.all(initialized_only=True)
-    others = [connection.alias for connection in known if _in_transaction(connection)]
+    others = [connection.alias for connection in known if in_transaction(connection)]
     if others:
         raise ForeignTransaction(
             f"A transaction is open on {others[0]!r}, but jobs are stored on {using!r}: the job would "
@@ -219,10 +270,3 @@ def refuse_foreign_transaction(using: str) -> None:
             'as well, store jobs in that database (BACKWAVE["DATABASE"] or a router), or set '
             'BACKWAVE["ALLOW_SEPARATE_TRANSACTION"] to give up the guarantee.'
         )
-
-
-def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the caller has a transaction open: one that a TestCase wraps around a test does not count."""
-    if connection.in_atomic_block:
-        return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-    return connection.connection is not None and not connection.autocommit

@@ -10,23 +10,19 @@ from django_backwave.store import clock
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django_backwave.core.protocol import Key, Report
+    from django_backwave.core.protocol import AttemptKey, Report
 
 
 class Entry(NamedTuple):
-    """A report with what to write for it, as long as no cancel was requested.
+    """An attempt that is settled: its report, and what to write for it as long as no cancel was requested.
 
     ``silent``: without a row in the history, and without tags and progress.
     """
 
+    key: AttemptKey
     report: Report
     decision: Decision
     silent: bool = False
-
-    @property
-    def key(self) -> Key:
-        """The attempt that is settled."""
-        return self.report.job.key
 
     @property
     def started_at(self) -> datetime | None:
@@ -54,4 +50,4 @@ def entry_of(report: Report, *, unroutable_grace: float) -> Entry:
     """Decide what to write for a report."""
     job = report.job
     decision = decide(report.outcome, job, jitter=report.jitter, unroutable_grace=unroutable_grace)
-    return Entry(report, decision)
+    return Entry(job.key, report, decision)

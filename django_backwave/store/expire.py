@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import Q
 
 from django_backwave.core.outcome import CANCEL_CAUSE, Abandoned, Decision, Numbers, Released, decide
 from django_backwave.core.policy import Backoff
-from django_backwave.core.protocol import Key
+from django_backwave.core.protocol import AttemptKey
 from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.models import Attempt, Job, Lease
-from django_backwave.store import clock
+from django_backwave.store import clock, notify
 from django_backwave.store.claim import cancel_late
-from django_backwave.store.expressions import Readable
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import unlocked, writing
 from django_backwave.store.retention import trim_attempts
+from django_backwave.store.unreadable import past_unreadable, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
     from uuid import UUID
 
     from django_backwave.models.lease import LeaseQuerySet
@@ -36,7 +37,7 @@ SLICE = 100
 class Expired:
     """A lease that was disposed of: it had lapsed, or its worker's process was gone."""
 
-    key: Key
+    key: AttemptKey
     name: str
     queue: str
     worker: str
@@ -56,6 +57,11 @@ def expire(
     its failures are used up, or CANCELLED when that was requested. Needs no handler: the row says it all.
     ``jitter`` draws a random number in [0, 1).
     """
+    sweep = partial(_expire, jitter=jitter, limit=limit, using=using, now=now)
+    return past_unreadable(sweep, using=using, now=now)
+
+
+def _expire(*, jitter: Callable[[], float], limit: int, using: str, now: datetime | None) -> list[Expired]:
     # Most times there is none: no transaction is opened for that, and SQLite's one write lock is not taken.
     # In order, for that needs the index; without, PostgreSQL may read the whole table to find none.
     found = Lease.objects.using(using).expired(clock.statement(using, now)).order_by("lease_expires_at")
@@ -85,17 +91,23 @@ def expire_dead(
     Rows that somebody else has locked are passed over, and a statement that the worker had sent may commit
     after its death: so this is to be repeated for a while.
     """
-    with writing(using):
-        held = Lease.objects.using(using).held_by(worker).order_by("pk")[:limit]
-        end = _End.STOPPED if ordered else _End.DIED
-        return _dispose(held, end, at=clock.read(using, now), jitter=jitter, using=using)
+    end = _End.STOPPED if ordered else _End.DIED
+
+    def dispose() -> list[Expired]:
+        with writing(using):
+            held = Lease.objects.using(using).held_by(worker).order_by("pk")[:limit]
+            return _dispose(held, end, at=clock.read(using, now), jitter=jitter, using=using)
+
+    return past_unreadable(dispose, dead=worker, using=using, now=now)
 
 
-#: What a sweep reads: a row whose other columns hold garbage, written by hand, must not stop every sweep.
-_READ = (
-    *("name", "queue", "worker", "attempt"),
-    *("failures", "max_attempts", "backoff_base", "backoff_cap", "backoff_jitter"),
-)
+#: What a sweep reads, and what it is: garbage in other columns, written by hand, does not concern a sweep.
+_READ: dict[str, Any] = {
+    **dict.fromkeys(("name", "queue", "worker"), str),
+    **dict.fromkeys(("attempt", "failures", "max_attempts"), int),
+    **dict.fromkeys(("backoff_base", "backoff_cap", "backoff_jitter"), float | int),
+    "started_at": datetime | None,
+}
 
 
 class _End(Enum):
@@ -107,10 +119,9 @@ class _End(Enum):
 def _dispose(
     rows: LeaseQuerySet, end: _End, *, at: datetime, jitter: Callable[[], float], using: str
 ) -> list[Expired]:
-    read = rows.only(*_READ).annotate(
-        started=Readable("started_at"), cancelled=Q(cancel_requested_at__isnull=False)
-    )
+    read = rows.only(*_READ).annotate(cancelled=Q(cancel_requested_at__isnull=False))
     leases: list[Any] = list(unlocked(read, using=using))
+    require(all(isinstance(getattr(lease, name), kind) for lease in leases for name, kind in _READ.items()))
     before = _abandoned_before([lease.pk for lease in leases], using)
     expired = []
     history = []
@@ -119,7 +130,7 @@ def _dispose(
         decision = _decide(lease, outcome, jitter=jitter())
         if _write(lease, decision, end, at=at, using=using):
             expired.append(_expired(lease, decision))
-            if decision.recorded or lease.started is not None:
+            if decision.recorded or lease.started_at is not None:
                 history.append(_attempt(lease, decision, at))
     passing("expire: rows written")
     # A row with that number can only be a leftover made by hand: it must not stop every sweep.
@@ -134,6 +145,10 @@ def expire_waiting(*, limit: int = SLICE, using: str, now: datetime | None = Non
 
     Claims cancel what they come across; this is for jobs that no claim reaches yet, or ever.
     """
+    return past_unreadable(partial(_expire_waiting, limit=limit, using=using, now=now), using=using, now=now)
+
+
+def _expire_waiting(*, limit: int, using: str, now: datetime | None) -> list[Late]:
     late: list[Late] = []
     for state in (JobState.READY.value, JobState.WAITING.value):
         rows = Job.objects.using(using).filter(state=state, expires_at__lte=clock.statement(using, now))
@@ -180,6 +195,8 @@ def _write(lease: Lease, decision: Decision, end: _End, *, at: datetime, using: 
     }
     if decision.due_in is not None:
         values["due_at"] = clock.after(at, decision.due_in)
+    if decision.state.is_terminal:
+        values |= notify.telling(using)
     leases = Lease.objects.using(using).filter(pk=lease.pk)
     if end is _End.LAPSED:
         return int(leases.held_by(lease.worker, lease.attempt).expired(at).update(**values))
@@ -188,7 +205,7 @@ def _write(lease: Lease, decision: Decision, end: _End, *, at: datetime, using: 
 
 def _expired(lease: Lease, decision: Decision) -> Expired:
     return Expired(
-        key=Key(lease.pk, lease.attempt),
+        key=AttemptKey(lease.pk, lease.attempt),
         name=lease.name,
         queue=lease.queue,
         worker=lease.worker,
@@ -201,7 +218,7 @@ def _attempt(lease: Any, decision: Decision, at: datetime) -> Attempt:
         job_id=lease.pk,
         number=lease.attempt,
         worker=lease.worker,
-        started_at=lease.started,
+        started_at=lease.started_at,
         finished_at=at,
         outcome=decision.outcome.value,
     )

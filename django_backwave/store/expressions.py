@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import Expression, Func
+from django.db.models import Expression
 
-from django_backwave.models.fields import InstantField, readable
+from django_backwave.models.fields import InstantField
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,15 +36,3 @@ class InstantByKey(Expression):
             params.append(instant.get_db_prep_value(at, connection))
         whens = "WHEN %s THEN %s " * len(self._instants)
         return f"CASE {quote(table.pk.column)} {whens}ELSE {quote(self._column)} END", tuple(params)
-
-
-class Readable(Func):
-    """An instant of a row, as far as Python can hold it; see ``fields.readable``."""
-
-    template = "%(expressions)s"
-    output_field = InstantField()
-
-    def as_postgresql(self, compiler: Any, connection: Any, **_: Any) -> Any:
-        """Bound it."""
-        sql, params = self.as_sql(compiler, connection)
-        return readable(sql), (*params, *params)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django_backwave.core.protocol import Key
+from django_backwave.core.protocol import AttemptKey
 from django_backwave.core.states import JobState
 from django_backwave.models import Lease
 from django_backwave.store import clock
@@ -46,7 +46,9 @@ GUARD = f"""
 """
 
 
-def still_held(keys: Collection[Key], worker: str, *, using: str, now: datetime | None = None) -> set[Key]:
+def still_held(
+    keys: Collection[AttemptKey], worker: str, *, using: str, now: datetime | None = None
+) -> set[AttemptKey]:
     """Return which attempts still hold a live lease by the committed rows, without any lock.
 
     Asked about rows that a guarded write did not match: one that is still held was only locked by
@@ -59,4 +61,4 @@ def still_held(keys: Collection[Key], worker: str, *, using: str, now: datetime 
         .live(clock.instant(using, now))
         .values_list("pk", "attempt")
     )
-    return {Key(*row) for row in rows} & set(keys)
+    return {AttemptKey(*row) for row in rows} & set(keys)

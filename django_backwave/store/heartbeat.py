@@ -9,11 +9,11 @@ from django.db import connections
 from django.db.models import Value
 from django.db.models.functions import Coalesce
 
-from django_backwave.core.protocol import Key, Renewal
+from django_backwave.core.protocol import AttemptKey, Renewal
 from django_backwave.models import Job, Lease, Worker
 from django_backwave.models.fields import EncodedJSON, InstantField
-from django_backwave.store import clock, fence
-from django_backwave.store.locking import is_postgres, single_statement, unlocked, writing
+from django_backwave.store import arrays, clock, fence, plans
+from django_backwave.store.locking import is_postgres, unlocked, writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def renew(
-    held: Mapping[Key, datetime | None],
+    held: Mapping[AttemptKey, datetime | None],
     *,
     worker: str,
     lease: float,
     using: str,
-    progress: Mapping[Key, str] | None = None,
+    progress: Mapping[AttemptKey, str] | None = None,
     now: datetime | None = None,
-) -> dict[Key, Renewal]:
+) -> dict[AttemptKey, Renewal]:
     """Extend the live leases among these attempts, and return what was learnt of each.
 
     ``held`` gives each attempt with the instant at which its handler started, None if it has not yet. A
@@ -74,44 +74,42 @@ def _renew_sql(jobs: str, instant: str, *, told: bool) -> str:
 
 
 def _renew_postgres(
-    held: Mapping[Key, datetime | None],
-    progress: Mapping[Key, str],
+    held: Mapping[AttemptKey, datetime | None],
+    progress: Mapping[AttemptKey, str],
     *,
     worker: str,
     lease: float,
     using: str,
     now: datetime | None,
-) -> dict[Key, Renewal]:
+) -> dict[AttemptKey, Renewal]:
     connection = connections[using]
     table = connection.ops.quote_name(Job._meta.db_table)
     sql = _renew_sql(table, clock.instant_sql(now), told=bool(progress))
     keys = sorted(held)
     values: dict[str, Any] = {
-        "ids": [key.job_id for key in keys],
-        "numbers": [key.attempt for key in keys],
-        "starts": [held[key] for key in keys],
-        "progresses": [progress.get(key) for key in keys],
+        "ids": arrays.uuids(key.job_id for key in keys),
+        "numbers": arrays.numbers(key.attempt for key in keys),
+        "starts": arrays.instants(held[key] for key in keys),
+        "progresses": arrays.texts(progress.get(key) for key in keys),
         "worker": worker,
         "lease": lease,
         "now": now,
     }
-    with single_statement(using), connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        return {
-            Key(job_id, attempt): _renewal(cancel_requested=cancel)
-            for job_id, attempt, cancel in cursor.fetchall()
-        }
+    return {
+        AttemptKey(job_id, attempt): _renewal(cancel_requested=cancel)
+        for job_id, attempt, cancel in plans.fetch("renew", sql, values, using=using)
+    }
 
 
 def _renew_portable(
-    held: Mapping[Key, datetime | None],
-    progress: Mapping[Key, str],
+    held: Mapping[AttemptKey, datetime | None],
+    progress: Mapping[AttemptKey, str],
     *,
     worker: str,
     lease: float,
     using: str,
     now: datetime | None,
-) -> dict[Key, Renewal]:
+) -> dict[AttemptKey, Renewal]:
     renewals = {}
     with writing(using):
         leases = Lease.objects.using(using).of([key.job_id for key in held]).order_by("pk")
@@ -119,7 +117,7 @@ def _renew_portable(
             "pk", "attempt", "lease_seconds", "cancel_requested_at"
         )
         for job_id, attempt, own_lease, cancel in list(rows):
-            key = Key(job_id, attempt)
+            key = AttemptKey(job_id, attempt)
             if key not in held:
                 continue
             seconds = lease if own_lease is None else own_lease

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
-from django_backwave.models import Job
+from django_backwave.models import Job, Key
+from django_backwave.store.committing import committing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,15 +49,15 @@ def _locking[AnyModel: Model](
 @contextmanager
 def writing(using: str) -> Iterator[None]:
     """Open a transaction (a savepoint inside the caller's) in which job rows are written."""
-    with by_primary_key(using), transaction.atomic(using=using):
+    with by_primary_key(using), committing(using):
         yield
 
 
 def by_primary_key(using: str) -> AbstractContextManager[Any]:
-    """Tell MySQL to find the rows of an UPDATE by their primary key.
+    """Tell MySQL to find the rows that are to be locked or updated by their primary key.
 
-    Left to itself it may walk an index on the state instead, and then waits for every locked row on its way,
-    whether or not that row is wanted.
+    Left to itself it may walk an index on the state instead, or a small table, and then waits for every
+    locked row on its way, whether or not that row is wanted.
     """
     connection = connections[using]
     if connection.vendor == "mysql":
@@ -67,9 +68,17 @@ def by_primary_key(using: str) -> AbstractContextManager[Any]:
 def _by_primary_key(
     execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    table = context["connection"].ops.quote_name(Job._meta.db_table)
-    hinted = sql.replace(f"UPDATE {table} SET", f"UPDATE {table} FORCE INDEX (PRIMARY) SET", 1)
-    return execute(hinted, params, many, context)
+    quoted = context["connection"].ops.quote_name
+    for model in (Job, Key):
+        sql = _hinted(sql, quoted(model._meta.db_table), quoted(model._meta.pk.column))
+    return execute(sql, params, many, context)
+
+
+def _hinted(sql: str, table: str, pk: str) -> str:
+    hinted = f"{table} FORCE INDEX (PRIMARY)"
+    if "FOR UPDATE" in sql and f"{table}.{pk} IN (" in sql:
+        return sql.replace(f"FROM {table} WHERE", f"FROM {hinted} WHERE", 1)
+    return sql.replace(f"UPDATE {table} SET", f"UPDATE {hinted} SET", 1)
 
 
 def has_row_locks(using: str) -> bool:

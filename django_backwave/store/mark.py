@@ -18,7 +18,7 @@ from django_backwave.store.locking import waiting, writing
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django_backwave.core.protocol import Key
+    from django_backwave.core.protocol import AttemptKey
     from django_backwave.models.lease import LeaseQuerySet
 
 
@@ -31,7 +31,9 @@ class Marked:
     result: Any = None
 
 
-def begin(key: Key, name: str, *, worker: str, using: str, now: datetime | None = None) -> Marked | None:
+def begin(
+    key: AttemptKey, name: str, *, worker: str, using: str, now: datetime | None = None
+) -> Marked | None:
     """Mark an effect as begun, and return what the mark said before; None: the fence refused."""
     with writing(using):
         if not _held(key, worker, using=using, now=now):
@@ -47,7 +49,9 @@ def begin(key: Key, name: str, *, worker: str, using: str, now: datetime | None 
     return Marked(first=True)
 
 
-def finish(key: Key, name: str, result: str, *, worker: str, using: str, now: datetime | None = None) -> bool:
+def finish(
+    key: AttemptKey, name: str, result: str, *, worker: str, using: str, now: datetime | None = None
+) -> bool:
     """Mark an effect as done, with its result as JSON text; return whether the fence let it through.
 
     A mark that is done already keeps the result that it has.
@@ -62,7 +66,7 @@ def finish(key: Key, name: str, result: str, *, worker: str, using: str, now: da
     return True
 
 
-def _held(key: Key, worker: str, *, using: str, now: datetime | None) -> bool:
+def _held(key: AttemptKey, worker: str, *, using: str, now: datetime | None) -> bool:
     """Hold the job's row until the end of the transaction, then ask the fence."""
     leases: LeaseQuerySet = Lease.objects.using(using)
     list(waiting(leases.of([key.job_id]), using=using).values_list("pk"))

@@ -1,8 +1,7 @@
-"""Notifications on PostgreSQL: an enqueue wakes idle workers once it is committed, and never before.
+"""Notifications on PostgreSQL: an enqueue wakes idle workers, the end of a job who waits for it.
 
-A notification carries the name of a queue and only saves time: workers poll all the same, so one that is left
-out, lost or late costs a wait, never a job. Inside the caller's transaction it is sent with the commit, and
-with a rollback not at all (G1).
+Each is sent with the commit of what it tells, and with a rollback not at all (G1). It only saves time:
+workers and waiters poll all the same, so one that is left out, lost or late costs a wait, never a job.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
-from django.db.models import Func
+from django.db.models import BooleanField, Case, F, Func, When
 
 from django_backwave import conf
 from django_backwave.models.fields import InstantField
@@ -21,8 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-#: What is listened to: one channel a database. The payload is a queue's name.
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import Q
+
+#: What workers listen to: one channel a database. The payload is a queue's name.
 CHANNEL = "django_backwave"
+
+#: What is listened to for the ends of jobs that somebody waits for. The payload is a job's id.
+ENDED = "django_backwave_ended"
 
 #: The payload that names no queue: there is something due somewhere.
 ANYWHERE = ""
@@ -97,15 +102,67 @@ def wake(payloads: Iterable[str], *, using: str) -> None:
             cursor.execute("SELECT pg_notify(%s, name) FROM unnest(%s::text[]) AS name", [CHANNEL, permits])
 
 
+class _Telling(Func):
+    """A job's ``awaited`` once it has ended: nobody waits any more, for the statement tells whoever did.
+
+    True becomes false, and NULL stays NULL: for a job that nobody waits for, nothing is sent.
+    """
+
+    output_field = BooleanField(null=True)
+
+    def resolve_expression(self, *_: Any, **__: Any) -> Any:
+        """Return itself: there is nothing in it to resolve."""
+        return self
+
+    def as_sql(self, *_: Any, **__: Any) -> Any:
+        """Name the columns as an UPDATE of the job's own table may."""
+        return telling_sql("%s", table="", ends="true"), [ENDED]
+
+
+_TELLING = _Telling()
+
+
+def tells() -> bool:
+    """Whether ends are told here at all: switched off, no statement of ours asks for a notification."""
+    return bool(conf.value("NOTIFY"))
+
+
+def telling_sql(channel: str, *, table: str = "j.", ends: str) -> str:
+    """Return what ``awaited`` becomes in an UPDATE, in PostgreSQL's words; ``ends``: whether the job ends.
+
+    A function returns nothing that is NULL, and so the comparison is false.
+    """
+    told = f"pg_notify({channel}, CAST({table}id AS text)) IS NULL"
+    return f"CASE WHEN {table}awaited AND ({ends}) THEN {told} ELSE {table}awaited END"
+
+
+def telling(using: str, *, where: Q | None = None) -> dict[str, Any]:
+    """Return what an UPDATE of jobs that end writes besides, so that whoever waits for them is told.
+
+    ``where``: of the jobs that it writes to only these end.
+    """
+    if not is_postgres(using) or not tells():
+        return {}
+    if where is None:
+        return {"awaited": _TELLING}
+    field = _TELLING.output_field
+    return {"awaited": Case(When(where, then=_TELLING), default=F("awaited"), output_field=field)}
+
+
 class Subscription:
     """Listens on the connection that this thread has to an alias, which is to be used for nothing else."""
 
-    def __init__(self, using: str) -> None:
-        """Connect, if need be, and listen. Raises whatever the connection does."""
-        connection: Any = connections[using]
-        with connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
-        self._raw = connection.connection.pgconn
+    def __init__(
+        self, using: str, *, channel: str = CHANNEL, connection: BaseDatabaseWrapper | None = None
+    ) -> None:
+        """Connect, if need be, and listen. Raises whatever the connection does.
+
+        ``connection``: this one, instead of the thread's own.
+        """
+        where: Any = connections[using] if connection is None else connection
+        with where.cursor() as cursor:
+            cursor.execute(f"LISTEN {channel}")
+        self._raw = where.connection.pgconn
         self.asked = False  # for a sign of life that has not come yet
 
     def fileno(self) -> int:
@@ -126,6 +183,14 @@ class Subscription:
         """Ask the server for a sign of life, without waiting for it: it may be out of reach."""
         self._raw.send_query(b"SELECT 1")
         self.asked = True
+
+
+def alias_to_listen(using: str) -> str | None:
+    """Return the alias over which to listen for news of another; None if there is none, or none wanted."""
+    setting = conf.value("NOTIFY")
+    if not setting or not is_postgres(using):
+        return None
+    return setting if isinstance(setting, str) else using
 
 
 def cannot_listen(using: str) -> str | None:

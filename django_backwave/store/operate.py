@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
 from django.db.models.functions import Coalesce
 
-from django_backwave.core.limits import ACTOR_LENGTH
+from django_backwave.core.limits import ACTOR_LENGTH, LAST_ATTEMPT
 from django_backwave.core.outcome import CANCEL_CAUSE
 from django_backwave.core.protocol import CancelResult, RequeueResult
-from django_backwave.core.states import REQUEUEABLE, JobState
+from django_backwave.core.states import PENDING, REQUEUEABLE, UNFINISHED, JobState
 from django_backwave.models import Action, Job
 from django_backwave.models.fields import ExactTextField
-from django_backwave.store import clock, notify
+from django_backwave.store import clock, keys, notify
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import waiting, writing
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-PENDING = (JobState.WAITING.value, JobState.READY.value)
-_CANCELLABLE = (*PENDING, JobState.RUNNING.value)
 _REQUEUEABLE = tuple(state.value for state in REQUEUEABLE)
 
 
@@ -50,7 +48,7 @@ def cancel(
         pending = Q(state__in=PENDING)
         at = clock.instant(using, now)
         # One UPDATE that decides for each row: two would miss a job that moves between them.
-        Job.objects.using(using).filter(pk__in=states, state__in=_CANCELLABLE).update(
+        Job.objects.using(using).filter(pk__in=states, state__in=UNFINISHED).update(
             cancel_requested_at=Coalesce("cancel_requested_at", at),
             finished_at=Case(When(pending, then=at), default=F("finished_at")),
             cause=Case(
@@ -58,6 +56,7 @@ def cancel(
                 default=F("cause"),
                 output_field=ExactTextField(),
             ),
+            **notify.telling(using, where=pending),
             # Last: MySQL evaluates assignments from left to right.
             state=Case(
                 When(pending, then=Value(JobState.CANCELLED.value)),
@@ -67,7 +66,7 @@ def cancel(
         )
         passing("cancel: rows written")
         results = {job_id: _cancel_result(state) for job_id, state in states.items()}
-        done = {job_id: results[job_id].value for job_id in states if states[job_id] in _CANCELLABLE}
+        done = {job_id: results[job_id].value for job_id in states if states[job_id] in UNFINISHED}
         record("cancel", done, actor=actor, at=at, using=using)
     return results
 
@@ -91,14 +90,21 @@ def requeue(
 ) -> dict[UUID, RequeueResult]:
     """Send dead-lettered, quarantined and cancelled jobs back, due now; return what that did to each.
 
+    A job with a key stays as it is while another generation of that key is unfinished.
     ``failures`` becomes 0 unless ``reset_failures`` is false; ``attempt`` stays as it is, for it is the
     fence's epoch and never falls. What is not ``matching`` any more stays as it is. Joins the caller's
     transaction. What was done is recorded under ``actor``, if that is given.
     """
     with writing(using):
-        states = locked_states(job_ids, using, matching)
+        ids = list(job_ids)
+        busy = keys.hold(ids, among=_REQUEUEABLE, using=using, now=now)
+        states = locked_states(ids, using, matching)
+        # The row that keeps an enqueue from being applied too late is no job, and no claim would take it.
+        spent = Job.objects.using(using).filter(pk__in=states, attempt=LAST_ATTEMPT)
+        never = set(spent.values_list("pk", flat=True))
         at = clock.instant(using, now)
-        Job.objects.using(using).filter(pk__in=states, state__in=_REQUEUEABLE).update(
+        going = states.keys() - busy - never
+        Job.objects.using(using).filter(pk__in=going, state__in=_REQUEUEABLE).update(
             **({"failures": 0} if reset_failures else {}),
             cancel_requested_at=None,
             unroutable_since=None,
@@ -111,16 +117,21 @@ def requeue(
             state=JobState.READY.value,
         )
         passing("requeue: rows written")
-        results = {job_id: _requeue_result(state) for job_id, state in states.items()}
-        done = {job_id: results[job_id].value for job_id in states if states[job_id] in _REQUEUEABLE}
+        results = {job_id: _requeue_result(state, job_id in busy) for job_id, state in states.items()}
+        results |= dict.fromkeys(never, RequeueResult.NOT_REQUEUEABLE)
+        done = {
+            job_id: result.value for job_id, result in results.items() if result is RequeueResult.REQUEUED
+        }
         record("requeue", done, actor=actor, at=at, using=using)
         if done:
             notify.wake({notify.ANYWHERE}, using=using)
     return results
 
 
-def _requeue_result(state: int) -> RequeueResult:
-    return RequeueResult.REQUEUED if state in _REQUEUEABLE else RequeueResult.NOT_REQUEUEABLE
+def _requeue_result(state: int, busy: bool) -> RequeueResult:
+    if state not in _REQUEUEABLE:
+        return RequeueResult.NOT_REQUEUEABLE
+    return RequeueResult.KEY_BUSY if busy else RequeueResult.REQUEUED
 
 
 def record(verb: str, done: Mapping[UUID, str], *, queue: str = "", actor: str, at: Any, using: str) -> None:

@@ -11,6 +11,7 @@ from django_backwave.core.states import JobState
 from django_backwave.instants import to_utc
 from django_backwave.models import Job, Worker
 from django_backwave.store import clock
+from django_backwave.store.unreadable import sound_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,7 +94,8 @@ def _queues(at: datetime, using: str) -> list[QueueStatus]:
         # A queue that came up since the count above is shown with what is due in it.
         known = numbers.setdefault(row["queue"], {"ready": row["count"]})
         known["due"] = row["count"]
-        known["oldest_due_age"] = (at - to_utc(row["oldest"])).total_seconds()
+        if row["oldest"] is not None:  # else somebody has written by hand what is no instant
+            known["oldest_due_age"] = (at - to_utc(row["oldest"])).total_seconds()
     return [QueueStatus(queue=queue, **numbers[queue]) for queue in sorted(numbers)]
 
 
@@ -107,7 +109,7 @@ def _workers(at: datetime, using: str) -> list[WorkerStatus]:
             concurrency=worker.concurrency,
             seen_ago=max(0.0, (at - to_utc(worker.seen_at)).total_seconds()),
         )
-        for worker in alive
+        for worker in sound_rows(alive)
     ]
 
 

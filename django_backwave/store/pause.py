@@ -10,6 +10,7 @@ from django_backwave.models import Action, Pause
 from django_backwave.store import clock
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import writing
+from django_backwave.store.unreadable import sound_rows
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,8 +28,8 @@ class Pauses(NamedTuple):
 
 def pauses(*, using: str) -> Pauses:
     """Return what is paused. Each worker asks with each heartbeat."""
-    rows = list(Pause.objects.using(using).values_list("kind", "target"))
-    queues, names = (frozenset(target for kind, target in rows if kind == wanted) for wanted in (QUEUE, NAME))
+    rows = sound_rows(Pause.objects.using(using).only("kind", "target"))
+    queues, names = (frozenset(row.target for row in rows if row.kind == wanted) for wanted in (QUEUE, NAME))
     return Pauses(queues, names)
 
 

@@ -16,11 +16,10 @@ from django.db import connections
 
 from django_backwave.core.limits import LAST_ATTEMPT
 from django_backwave.core.outcome import CANCEL_CAUSE, EXPIRED_CAUSE
-from django_backwave.core.protocol import Claimed, Key, Verdict
+from django_backwave.core.protocol import AttemptKey, Claimed, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.models import Attempt, Job, Tag, fields
-from django_backwave.store import arrays, aside, clock, fence
-from django_backwave.store.locking import single_statement
+from django_backwave.store import arrays, aside, clock, fence, notify, plans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,7 @@ _SUCCEEDED, _CANCELLED = JobState.SUCCEEDED.value, JobState.CANCELLED.value
 class Answer(NamedTuple):
     """What a statement brought: verdicts on what matched, and what ``Taken`` has of a claim."""
 
-    verdicts: dict[Key, Verdict]
+    verdicts: dict[AttemptKey, Verdict]
     jobs: list[Claimed]
     late: list[tuple[Any, str]]
     passed: int
@@ -44,8 +43,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a statement: its common table expressions, what to select from them, and the parameters."""
+    """A part of a statement: a word for it, its common table expressions, a select, and the parameters."""
 
+    what: str
     tables: str
     select: str
     values: dict[str, Any]
@@ -62,47 +62,64 @@ def run(
     values: dict[str, Any] = {"worker": worker, "now": now}
     for part in parts:
         values |= part.values
-    with single_statement(using), connections[using].cursor() as cursor:
-        cursor.execute(sql, values)
-        return _answer(cursor.fetchall())
+    what = "_and_".join(part.what for part in parts)
+    return _answer(plans.fetch(what, sql, values, using=using), entries)
 
 
-def _answer(rows: list[tuple[Any, ...]]) -> Answer:
-    answer = Answer({}, [], [], 0)
-    passed = 0
+def _answer(rows: list[tuple[Any, ...]], entries: Sequence[Entry]) -> Answer:
+    jobs: list[Claimed] = []
+    late: list[tuple[Any, str]] = []
+    settled, passed, aware = "", 0, _Aware()
     for row in rows:
-        flag, job_id, name = row[:3]
-        if job_id is None:
-            passed = row[6]
-        elif name is None:
-            key = Key(job_id, row[6])
-            answer.verdicts[key] = Verdict.CANCELLED if flag else Verdict.APPLIED
-        elif flag:
-            answer.late.append((job_id, name))
+        if row[1] is None:
+            settled, passed = row[5] or settled, row[6] or passed
+        elif row[0]:
+            late.append((row[1], row[2]))
         else:
-            answer.jobs.append(_claimed(row))
-    return answer._replace(passed=passed)
+            jobs.append(_claimed(row, aware))
+    return Answer(_verdicts(settled, entries), jobs, late, passed)
 
 
-def _claimed(row: tuple[Any, ...]) -> Claimed:
-    instants = (at.replace(tzinfo=UTC) for at in row[15:18])
-    return Claimed(*row[1:15], *instants, *row[18:])
+def _verdicts(settled: str, entries: Sequence[Entry]) -> dict[AttemptKey, Verdict]:
+    """Read which entries the fence let through: their places, counted from 1, negative if cancelled."""
+    return {
+        entries[abs(place) - 1].key: Verdict.APPLIED if place > 0 else Verdict.CANCELLED
+        for place in map(int, settled.split())
+    }
+
+
+class _Aware(dict["datetime", "datetime"]):
+    """Instants by what the statement says of them: those of a batch are the same few, over and over."""
+
+    def __missing__(self, at: datetime) -> datetime:
+        aware = self[at] = at.replace(tzinfo=UTC)
+        return aware
+
+
+def _claimed(row: tuple[Any, ...], aware: _Aware) -> Claimed:
+    due, enqueued, claimed = row[18:21]
+    return Claimed._make((*row[1:18], aware[due], aware[enqueued], aware[claimed], *row[21:]))
 
 
 # Claim.
 
-#: What a settle's row has in place of a claim's columns between the name and the attempt, and after it.
-_NO_JOB = "NULL::varchar, NULL::varchar, NULL::smallint, NULL::text"
-_NO_NUMBERS = """NULL::int, NULL::int, NULL::float8, NULL::float8, NULL::float8, NULL::float8, NULL::float8,
-               NULL::text, NULL::timestamp, NULL::timestamp, NULL::timestamp, NULL::float8, NULL::bool"""
+#: A row beside those of the jobs that were claimed: it has a text and a number, and all else is NULL. A row
+#: for each report would be as long as a job's, and most of what the answer of a busy worker consists of.
+_BESIDE = """ SELECT NULL::bool, NULL::uuid, NULL::varchar, NULL::varchar, NULL::smallint, {text}, {number},
+               NULL::int, NULL::int, NULL::float8, NULL::float8, NULL::float8, NULL::float8, NULL::float8,
+               NULL::text, NULL::varchar, NULL::varchar, NULL::int,
+               NULL::timestamp, NULL::timestamp, NULL::timestamp, NULL::float8, NULL::bool"""
 
 
 def _claim(order: Order, using: str, now: datetime | None) -> _Part:
     values: dict[str, Any] = {
         "queue": order.queue,
+        # Not in the text, of which the driver keeps what it has parsed: a worker asks for any number of jobs.
+        "limit": order.limit,
         "lease": order.lease,
         "slots": order.slots,
         "expired": EXPIRED_CAUSE,
+        "ended": notify.ENDED,
     }
     if order.among is not None:
         values |= order.among.values()
@@ -116,20 +133,20 @@ def _claim(order: Order, using: str, now: datetime | None) -> _Part:
         values["queues"] = arrays.texts(order.queues)
     choosy = order.limit > order.slots
     tables = _claim_sql(
-        order.limit,
         connections[using].ops.quote_name(Job._meta.db_table),
-        clock.instant_sql(now),
+        clock.moment_sql(now),
         clock.statement_sql(now),
         among=order.among is not None,
         past=order.among is None and bool(order.past),
         many=bool(order.also),
         choosy=choosy,
+        tells=notify.tells(),
     )
     select = " SELECT * FROM claimed"
     if choosy:
         passed = "((SELECT count(*) FROM pick) - (SELECT count(*) FROM chosen))::int"
-        select += f" UNION ALL SELECT NULL::bool, NULL::uuid, {_NO_JOB}, {passed}, {_NO_NUMBERS}"
-    return _Part(tables, select, values)
+        select += " UNION ALL" + _BESIDE.format(text="NULL::text", number=passed)
+    return _Part("claim", tables, select, values)
 
 
 #: Every priority that a queue's ready jobs have, highest first, one index step each.
@@ -166,21 +183,24 @@ _BEYOND = """
                    AND (j.due_at, j.id) > (COALESCE(past.due_at, '-infinity'),
                                            COALESCE(past.id, '00000000-0000-0000-0000-000000000000'))"""
 
+#: Who waits for a job that is too late is told; of any other nothing is said.
+_LATE_TOLD = notify.telling_sql("%(ended)s", ends="pick.late")
+
 #: Which jobs may be claimed ahead of a free slot, as ``Claimed.may_wait`` has it.
 _MAY_WAIT = "j.failures = 0 AND j.max_attempts > 1 AND j.expires_at IS NULL"
 
 
 @cache
 def _claim_sql(
-    limit: int,
     table: str,
-    instant: str,
+    moment: str,
     statement: str,
     *,
     among: bool,
     past: bool,
     many: bool,
     choosy: bool,
+    tells: bool,
 ) -> str:
     # MATERIALIZED: else the planner may run the LIMIT again and claim too many. There is no sort above the
     # LATERAL: it would lock `limit` rows of every priority and hide them from other workers.
@@ -194,9 +214,9 @@ def _claim_sql(
                   FROM {table} j
                  WHERE j.state = {_READY} AND j.queue = {queue} AND j.priority = level.priority
                    AND j.due_at <= {statement} AND j.attempt < {LAST_ATTEMPT}{condition}
-                 ORDER BY j.due_at, j.id LIMIT {limit:d}
+                 ORDER BY j.due_at, j.id LIMIT %(limit)s
                    FOR NO KEY UPDATE SKIP LOCKED) due
-             LIMIT {limit:d}
+             LIMIT %(limit)s
         ){_CHOSEN if choosy else ""}, claimed AS (
         UPDATE {table} j
            SET state = CASE WHEN pick.late THEN {_CANCELLED} ELSE {_RUNNING} END,
@@ -205,19 +225,20 @@ def _claim_sql(
                started_at = CASE WHEN pick.late THEN j.started_at END,
                progress = CASE WHEN pick.late THEN j.progress END,
                lease_expires_at = CASE WHEN NOT pick.late THEN
-                   {instant} + make_interval(secs => {clock.LEASE}) END,
-               finished_at = CASE WHEN pick.late THEN {instant} ELSE j.finished_at END,
-               cause = CASE WHEN pick.late THEN %(expired)s ELSE j.cause END
+                   {moment} + make_interval(secs => {clock.LEASE}) END,
+               finished_at = CASE WHEN pick.late THEN {moment} ELSE j.finished_at END,
+               cause = CASE WHEN pick.late THEN %(expired)s ELSE j.cause END,
+               awaited = {_LATE_TOLD if tells else "j.awaited"}
           FROM {"chosen" if choosy else "pick"} pick
          WHERE j.id = pick.id AND j.id = ANY(ARRAY(SELECT id FROM {"chosen" if choosy else "pick"}))
         RETURNING pick.late, j.id, j.name, j.queue, j.priority, j.payload, j.attempt, j.failures,
                j.max_attempts,
                j.backoff_base, j.backoff_cap, j.backoff_jitter, j.lease_seconds, j.timeout_seconds,
-               j.headers,
+               j.headers, j.schema, j."key", j.generation,
                ({fields.readable("j.due_at")}) AT TIME ZONE 'UTC',
                ({fields.readable("j.enqueued_at")}) AT TIME ZONE 'UTC',
-               {instant} AT TIME ZONE 'UTC',
-               extract(epoch FROM {instant} - j.unroutable_since)::float8,
+               {moment} AT TIME ZONE 'UTC',
+               extract(epoch FROM {moment} - j.unroutable_since)::float8,
                {_MAY_WAIT})"""
 
 
@@ -234,6 +255,10 @@ _CHOSEN = """, chosen AS (
 # Settle.
 
 
+#: Who waits for a job is told when it ends, and of no failure that will be tried again.
+_END_TOLD = notify.telling_sql("%(ended)s", ends=f"m.cancelled OR m.state <> {_READY}")
+
+
 def _settle(entries: Sequence[Entry], using: str, now: datetime | None) -> _Part:
     quote = connections[using].ops.quote_name
     tagged = [entry for entry in entries if entry.tags]
@@ -242,19 +267,24 @@ def _settle(entries: Sequence[Entry], using: str, now: datetime | None) -> _Part
         quote(Attempt._meta.db_table),
         quote(Tag._meta.db_table) if tagged else None,
         clock.instant_sql(now),
+        clock.moment_sql(now),
+        tells=notify.tells(),
     )
     values = {
         **_arrays(entries),
         **_tag_arrays(tagged),
         "cancel_cause": CANCEL_CAUSE,
         "cancelled": AttemptOutcome.CANCELLED.value,
+        "ended": notify.ENDED,
     }
-    flag = f"cancelled OR state = {_CANCELLED}"
-    return _Part(tables, f" SELECT {flag}, id, {_NO_JOB}, attempt, {_NO_NUMBERS} FROM mine", values)
+    place = f"CASE WHEN cancelled OR state = {_CANCELLED} THEN -place ELSE place END"
+    places = f"string_agg(CAST({place} AS text), ' ')"
+    select = _BESIDE.format(text=places, number="NULL::int") + " FROM mine"
+    return _Part("settle", tables, select, values)
 
 
 @cache
-def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str:
+def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str, moment: str, *, tells: bool) -> str:
     # LATERAL with a lock: a plain join with unnest makes the planner scan the table for each batch.
     # ``tags`` is None for a batch without any: most are, and pay for nothing.
     tagged = f"""
@@ -267,14 +297,16 @@ def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str
             ON CONFLICT DO NOTHING
         )"""
     return f"""mine AS MATERIALIZED (
-            SELECT v.*, held.cancelled
+            SELECT v.*, held.cancelled,
+                   v.claimed_at + make_interval(secs => v.started_after) AS started_at
               FROM unnest(%(ids)s::uuid[], %(numbers)s::int[], %(states)s::smallint[],
                    %(outcomes)s::varchar[], %(failures)s::int[], %(due_ins)s::float8[],
                    %(causes)s::text[], %(outputs)s::text[], %(unroutables)s::bool[],
-                   %(recordeds)s::bool[], %(starts)s::timestamptz[], %(classes)s::text[],
-                   %(messages)s::text[], %(tracebacks)s::text[], %(progresses)s::text[])
+                   %(recordeds)s::bool[], %(claims)s::timestamptz[], %(started_afters)s::float8[],
+                   %(classes)s::text[], %(messages)s::text[], %(tracebacks)s::text[],
+                   %(progresses)s::text[]) WITH ORDINALITY
                 AS v(id, attempt, state, outcome, failures, due_in, cause, output, unroutable,
-                   recorded, started_at, error_class, message, traceback, progress)
+                   recorded, claimed_at, started_after, error_class, message, traceback, progress, place)
              CROSS JOIN LATERAL (
                 SELECT j.cancel_requested_at IS NOT NULL AND v.state <> {_SUCCEEDED} AS cancelled
                   FROM {jobs} j
@@ -285,20 +317,21 @@ def _settle_sql(jobs: str, attempts: str, tags: str | None, instant: str) -> str
                SET state = CASE WHEN m.cancelled THEN {_CANCELLED} ELSE m.state END,
                    failures = CASE WHEN m.cancelled THEN j.failures ELSE m.failures END,
                    due_at = CASE WHEN m.cancelled OR m.due_in IS NULL THEN j.due_at
-                            ELSE {instant} + make_interval(secs => LEAST(m.due_in, {clock.LONGEST:f})) END,
+                            ELSE {moment} + make_interval(secs => LEAST(m.due_in, {clock.LONGEST:f})) END,
                    worker = '', lease_expires_at = NULL,
                    started_at = COALESCE(m.started_at, j.started_at),
                    finished_at = CASE WHEN NOT m.cancelled AND m.state = {_READY} THEN NULL
-                                 ELSE {instant} END,
+                                 ELSE {moment} END,
                    cause = CASE WHEN m.cancelled THEN %(cancel_cause)s ELSE m.cause END,
                    output = m.output, progress = COALESCE(m.progress, j.progress),
                    unroutable_since = CASE WHEN m.unroutable
-                                      THEN COALESCE(j.unroutable_since, {instant}) END
+                                      THEN COALESCE(j.unroutable_since, {moment}) END,
+                   awaited = {_END_TOLD if tells else "j.awaited"}
               FROM mine m WHERE j.id = m.id AND j.id = ANY(ARRAY(SELECT id FROM mine))
         ), history AS (
             INSERT INTO {attempts} (job_id, number, worker, started_at, finished_at, outcome,
                    error_class, message, traceback)
-            SELECT m.id, m.attempt, %(worker)s, m.started_at, {instant},
+            SELECT m.id, m.attempt, %(worker)s, m.started_at, {moment},
                    CASE WHEN m.cancelled THEN %(cancelled)s ELSE m.outcome END,
                    m.error_class, m.message, m.traceback
               FROM mine m WHERE m.recorded
@@ -316,12 +349,12 @@ def _tag_arrays(tagged: Sequence[Entry]) -> dict[str, str]:
 
 
 def _arrays(entries: Sequence[Entry]) -> dict[str, str]:
-    keys = [entry.key for entry in entries]
+    jobs = [entry.report.job for entry in entries]
     decisions = [entry.decision for entry in entries]
     errors = [decision.error for decision in decisions]
     return {
-        "ids": arrays.uuids(key.job_id for key in keys),
-        "numbers": arrays.numbers(key.attempt for key in keys),
+        "ids": arrays.uuids(job.job_id for job in jobs),
+        "numbers": arrays.numbers(job.attempt for job in jobs),
         "states": arrays.numbers(decision.state.value for decision in decisions),
         "outcomes": arrays.texts(decision.outcome.value for decision in decisions),
         "failures": arrays.numbers(decision.failures for decision in decisions),
@@ -330,9 +363,11 @@ def _arrays(entries: Sequence[Entry]) -> dict[str, str]:
         "outputs": arrays.texts(decision.output for decision in decisions),
         "unroutables": arrays.flags(decision.unroutable for decision in decisions),
         "recordeds": arrays.flags(entry.recorded for entry in entries),
-        "starts": arrays.instants(entry.started_at for entry in entries),
-        "classes": arrays.texts(error.class_path if error else "" for error in errors),
-        "messages": arrays.texts(error.message if error else "" for error in errors),
-        "tracebacks": arrays.texts(error.traceback if error else "" for error in errors),
+        # Added up over there: to do it here takes longer than all the other columns.
+        "claims": arrays.instants(job.claimed_at for job in jobs),
+        "started_afters": arrays.numbers(entry.report.started_after for entry in entries),
+        "classes": arrays.texts([error.class_path if error else "" for error in errors]),
+        "messages": arrays.texts([error.message if error else "" for error in errors]),
+        "tracebacks": arrays.texts([error.traceback if error else "" for error in errors]),
         "progresses": arrays.texts(entry.progress for entry in entries),
     }

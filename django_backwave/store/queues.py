@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from django_backwave.core.states import JobState
 from django_backwave.models import Job, Lease, Pause
 from django_backwave.store import clock, monitor
+from django_backwave.store.unreadable import sound_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,7 @@ class QueueLine:
 
 def paused(kind: Pause.Kind, *, using: str) -> list[Pause]:
     """Return what is paused of a kind, in order, as far as a page shows it."""
-    return list(Pause.objects.using(using).filter(kind=kind).order_by("target")[:MOST_PAUSES])
+    return sound_rows(Pause.objects.using(using).filter(kind=kind).order_by("target"), MOST_PAUSES)
 
 
 def queue_lines(others: Iterable[str] = (), *, using: str, now: datetime | None = None) -> list[QueueLine]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from django.db.models import Case, F, Q, SmallIntegerField, Value, When
 
 from django_backwave.core.outcome import CANCEL_CAUSE
-from django_backwave.core.protocol import Key
+from django_backwave.core.protocol import AttemptKey
 from django_backwave.core.states import JobState
 from django_backwave.models import Lease
 from django_backwave.models.fields import ExactTextField
-from django_backwave.store import clock, fence
+from django_backwave.store import clock, fence, notify
 from django_backwave.store.failpoint import passing
 from django_backwave.store.locking import unlocked, writing
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def release_unknown(
-    known: Collection[Key], *, worker: str, using: str, now: datetime | None = None
-) -> list[Key]:
+    known: Collection[AttemptKey], *, worker: str, using: str, now: datetime | None = None
+) -> list[AttemptKey]:
     """Hand back every job that this worker holds but for the known attempts; return those handed back.
 
     Rows that somebody else has locked are passed over: ``holds_unknown`` tells of them.
@@ -34,18 +34,20 @@ def release_unknown(
     with writing(using):
         leases = Lease.objects.using(using).held_by(worker).order_by("pk")
         rows = unlocked(leases, using=using).values_list("pk", "attempt")
-        unknown = [key for key in (Key(*row) for row in rows) if key not in known]
+        unknown = [key for key in (AttemptKey(*row) for row in rows) if key not in known]
         return [key for key in unknown if _hand_back(key, worker, using=using, now=now)]
 
 
-def holds_unknown(known: Collection[Key], *, worker: str, using: str, now: datetime | None = None) -> bool:
+def holds_unknown(
+    known: Collection[AttemptKey], *, worker: str, using: str, now: datetime | None = None
+) -> bool:
     """Whether this worker holds a live lease of an attempt that it does not know."""
     leases: LeaseQuerySet = Lease.objects.using(using)
     held = leases.held_by(worker).live(clock.instant(using, now)).values_list("pk", "attempt")
-    return any(Key(*row) not in known for row in held)
+    return any(AttemptKey(*row) not in known for row in held)
 
 
-def _hand_back(key: Key, worker: str, *, using: str, now: datetime | None) -> int:
+def _hand_back(key: AttemptKey, worker: str, *, using: str, now: datetime | None) -> int:
     at = clock.instant(using, now)
     asked = Q(cancel_requested_at__isnull=False)
     count = int(
@@ -58,6 +60,7 @@ def _hand_back(key: Key, worker: str, *, using: str, now: datetime | None) -> in
                 output_field=ExactTextField(),
             ),
             worker="",
+            **notify.telling(using, where=asked),
             # Last: MySQL evaluates assignments from left to right.
             state=Case(
                 When(asked, then=Value(JobState.CANCELLED.value)),

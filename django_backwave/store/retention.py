@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import transaction
@@ -12,7 +13,9 @@ from django_backwave.core.states import JobState
 from django_backwave.models import Attempt, Job, Worker
 from django_backwave.store import clock
 from django_backwave.store.failpoint import passing
+from django_backwave.store.keys import farewell
 from django_backwave.store.locking import unlocked, writing
+from django_backwave.store.unreadable import past_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
-    from django_backwave.core.protocol import Key
+    from django_backwave.core.protocol import AttemptKey
 
 #: How many attempts of a job are kept.
 KEPT_ATTEMPTS = 100
@@ -54,8 +57,17 @@ def prune(
 
     ``keep_done`` is for succeeded and cancelled jobs, ``keep_dead`` for dead-lettered and quarantined ones,
     in seconds; None keeps them for ever. Their attempts go in the same transaction, and so does whatever
-    another app's models hang on Job, by its own ``on_delete``; a job that it protects stays.
+    another app's models hang on Job, by its own ``on_delete``; a job that it protects stays. Keys remember
+    how their last job ended.
     """
+    return past_unreadable(
+        partial(_prune, keep_done, keep_dead, limit, using=using, now=now), using=using, now=now
+    )
+
+
+def _prune(
+    keep_done: float | None, keep_dead: float | None, limit: int, *, using: str, now: datetime | None
+) -> int:
     count = 0
     for old in _old(keep_done, keep_dead, clock.read(using, now)):
         if count < limit:
@@ -85,7 +97,9 @@ def _delete_slice(old: Q, limit: int, *, using: str) -> int:
         with writing(using):
             ended = Job.objects.using(using).filter(old).exclude(pk__in=kept).order_by("finished_at")[:limit]
             ids = list(unlocked(ended, using=using).values_list("pk", flat=True))
-            count = _delete_these(old, ids, using) if ids else 0
+            staying = farewell(ids, using=using)
+            leaving = [pk for pk in ids if pk not in staying]
+            count = _delete_these(old, leaving, using) if leaving else 0
         if count or len(ids) < limit:
             return count
         kept += ids
@@ -120,7 +134,7 @@ def prune_workers(*, using: str, now: datetime | None = None) -> int:
     return Worker.objects.using(using).filter(seen_at__lt=silent).delete()[0]
 
 
-def trim_attempts(keys: Collection[Key], *, using: str) -> None:
+def trim_attempts(keys: Collection[AttemptKey], *, using: str) -> None:
     """Keep the newest ``KEPT_ATTEMPTS`` attempts of jobs that have had more claims than that."""
     for key in keys:
         if key.attempt > KEPT_ATTEMPTS:

@@ -13,11 +13,11 @@ from django.db.models import Value
 from django.db.models.functions import Coalesce
 
 from django_backwave.core.outcome import CANCEL_CAUSE, ErrorInfo, Failed, InDoubt
-from django_backwave.core.protocol import Key, Report, Verdict
+from django_backwave.core.protocol import AttemptKey, Report, Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.models import Attempt, Job, Lease
 from django_backwave.models.fields import EncodedJSON, InstantField
-from django_backwave.store import clock, fence, postgres
+from django_backwave.store import clock, fence, notify, postgres
 from django_backwave.store.claim import look, take, taken
 from django_backwave.store.entries import Entry, entry_of
 from django_backwave.store.errors import refuses_data
@@ -42,7 +42,7 @@ def settle(
     unroutable_grace: float,
     using: str,
     now: datetime | None = None,
-) -> dict[Key, Verdict]:
+) -> dict[AttemptKey, Verdict]:
     """Write the outcomes that the fence lets through, and return a verdict for each report.
 
     A job whose cancel was requested becomes CANCELLED, unless it succeeded (G8). An attempt's tags, and the
@@ -70,7 +70,7 @@ def settle_and_take(
     unroutable_grace: float,
     using: str,
     now: datetime | None = None,
-) -> tuple[dict[Key, Verdict], Taken]:
+) -> tuple[dict[AttemptKey, Verdict], Taken]:
     """Do what ``settle`` and then ``take`` do, in one statement where there is one.
 
     If it fails, both may have been applied, or neither, or the settle alone.
@@ -96,7 +96,7 @@ def _ordered(reports: Sequence[Report]) -> list[Report]:
     return sorted(reports, key=lambda report: report.job.key)
 
 
-def _resolved(reports: Sequence[Report], *, worker: str, using: str) -> dict[Key, Verdict]:
+def _resolved(reports: Sequence[Report], *, worker: str, using: str) -> dict[AttemptKey, Verdict]:
     """Ask the history about commits in doubt: those that landed are applied, open ones are locked.
 
     The others were rolled back, and are settled as the failures that they are.
@@ -120,7 +120,7 @@ def complete(
     entry = entry_of(report, unroutable_grace=0.0)
     at = clock.read(using, now)
     with by_primary_key(using):
-        if not leases.update(**_values([entry], at)):
+        if not leases.update(**_values([entry], at), **notify.telling(using)):
             return False
     passing("complete: row written")
     Attempt.objects.using(using).bulk_create([_attempt(entry, worker, at)])
@@ -144,7 +144,7 @@ def _trim_tags(tagged: Sequence[Entry], using: str) -> None:
 
 def _write_or_split(
     entries: list[Entry], *, worker: str, using: str, now: datetime | None
-) -> dict[Key, Verdict]:
+) -> dict[AttemptKey, Verdict]:
     try:
         return _write(entries, worker=worker, using=using, now=now)
     except Exception as error:
@@ -156,7 +156,9 @@ def _write_or_split(
         return _write_or_give_way(_refused(entries[0], error), worker=worker, using=using, now=now)
 
 
-def _write_or_give_way(entry: Entry, *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+def _write_or_give_way(
+    entry: Entry, *, worker: str, using: str, now: datetime | None
+) -> dict[AttemptKey, Verdict]:
     """Write a refused outcome as a failure; without its history if even that is refused.
 
     A row with the attempt's number, made by hand, must not keep a job running for ever.
@@ -169,7 +171,9 @@ def _write_or_give_way(entry: Entry, *, worker: str, using: str, now: datetime |
         return _write([entry._replace(silent=True)], worker=worker, using=using, now=now)
 
 
-def _write(entries: list[Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+def _write(
+    entries: list[Entry], *, worker: str, using: str, now: datetime | None
+) -> dict[AttemptKey, Verdict]:
     write = _write_postgres if is_postgres(using) else _write_portable
     return write(entries, worker=worker, using=using, now=now)
 
@@ -187,18 +191,20 @@ def _refused(entry: Entry, error: Exception) -> Entry:
 
 
 def _with_unmatched(
-    verdicts: dict[Key, Verdict],
+    verdicts: dict[AttemptKey, Verdict],
     entries: list[Entry],
     *,
     worker: str,
     using: str,
     now: datetime | None,
-) -> dict[Key, Verdict]:
+) -> dict[AttemptKey, Verdict]:
     rest = [entry for entry in entries if entry.key not in verdicts]
     return verdicts | _unmatched(rest, worker=worker, using=using, now=now) if rest else verdicts
 
 
-def _unmatched(entries: list[Entry], *, worker: str, using: str, now: datetime | None) -> dict[Key, Verdict]:
+def _unmatched(
+    entries: list[Entry], *, worker: str, using: str, now: datetime | None
+) -> dict[AttemptKey, Verdict]:
     """Tell stale reports from rows that were only locked, and from writes that had been applied before.
 
     A report sent before may have been applied by a COMMIT whose reply was lost. That commit may still be
@@ -214,7 +220,9 @@ def _unmatched(entries: list[Entry], *, worker: str, using: str, now: datetime |
     return verdicts
 
 
-def _applied_before(keys: list[Key], *, success: Verdict, worker: str, using: str) -> dict[Key, Verdict]:
+def _applied_before(
+    keys: list[AttemptKey], *, success: Verdict, worker: str, using: str
+) -> dict[AttemptKey, Verdict]:
     """Return what the history says of attempts; ``success`` is the verdict on a recorded success."""
     told = {AttemptOutcome.SUCCEEDED.value: success, AttemptOutcome.CANCELLED.value: Verdict.CANCELLED}
     job_ids = [key.job_id for key in keys]
@@ -228,7 +236,7 @@ def _applied_before(keys: list[Key], *, success: Verdict, worker: str, using: st
             .exclude(outcome=AttemptOutcome.ABANDONED.value)
             .values_list("job_id", "number", "outcome")
         )
-        applied = {Key(job_id, n): told.get(outcome, Verdict.APPLIED) for job_id, n, outcome in rows}
+        applied = {AttemptKey(job_id, n): told.get(outcome, Verdict.APPLIED) for job_id, n, outcome in rows}
     return {
         key: applied[key]
         if key in applied
@@ -245,13 +253,13 @@ def _verdict(*, cancelled: bool) -> Verdict:
 
 def _write_postgres(
     entries: list[Entry], *, worker: str, using: str, now: datetime | None
-) -> dict[Key, Verdict]:
+) -> dict[AttemptKey, Verdict]:
     verdicts = postgres.run(entries, None, worker=worker, using=using, now=now).verdicts
     _trim(entries, verdicts, using=using)
     return verdicts
 
 
-def _trim(entries: Sequence[Entry], matched: Collection[Key], *, using: str) -> None:
+def _trim(entries: Sequence[Entry], matched: Collection[AttemptKey], *, using: str) -> None:
     """See to the bounds of what hangs on the jobs written."""
     trim_attempts(matched, using=using)
     _trim_tags([entry for entry in entries if entry.tags and entry.key in matched], using)
@@ -266,7 +274,7 @@ class _TornGroup(Exception):
 
 def _write_portable(
     entries: list[Entry], *, worker: str, using: str, now: datetime | None
-) -> dict[Key, Verdict]:
+) -> dict[AttemptKey, Verdict]:
     write = partial(_write_groups, entries, worker=worker, using=using, now=now)
     try:
         matched = write(group_key=_same_values)

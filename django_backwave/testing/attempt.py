@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
-from django_backwave import conf
+from django_backwave import conf, hooks
 from django_backwave.context import StopSwitch
 from django_backwave.core.holding import TIMEOUT_GRACE
 from django_backwave.core.outcome import timed_out
@@ -51,7 +51,8 @@ class Attempt(Execution):
         # Heartbeats keep the lease; the driver's clock is not asked about it.
         switch = StopSwitch(lease_ends=1.0, clock=lambda: 0.0)
         now = worker_clock.monotonic()
-        super().__init__(job, worker, switch, now, using=using, completed=lambda: None, **told)
+        told |= {"using": using, "completed": lambda: None, "around": hooks.around()}
+        super().__init__(job, worker, switch, now, **told)
         self._began_at: datetime | None = None
         self._beats: list[datetime] = []
 

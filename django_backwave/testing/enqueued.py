@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 from django_backwave import registry
 from django_backwave.backend import backend_for, jobs_database
 from django_backwave.compat import Task
-from django_backwave.core.states import JobState
+from django_backwave.core.states import PENDING
 from django_backwave.jobs import PER_ENQUEUE, adopt
 from django_backwave.models import Job
 from django_backwave.payload import shown
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from django_backwave.jobs import BackWaveTask
     from django_backwave.results import JobResult
 
-PENDING = (JobState.READY.value, JobState.WAITING.value)
 
 #: Jobs that a message shows.
 SHOWN = 20

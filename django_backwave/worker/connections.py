@@ -9,11 +9,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.db import OperationalError, connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+from django.utils.connection import ConnectionDoesNotExist
 
+from django_backwave.store import plans
 from django_backwave.worker import clock
 
 if TYPE_CHECKING:
@@ -52,6 +57,8 @@ def _own_settings(connection: Any, *, bounded: bool, lease: float) -> dict[str, 
     longest = min(LONGEST_STATEMENT, max(1.0, lease / 2))
     match connection.vendor:
         case "postgresql":
+            refused = settings["OPTIONS"].get("prepare_threshold", 0) is None
+            settings[plans.KEPT] = bounded and not refused
             _postgres(settings["OPTIONS"], longest, bounded=bounded)
         case "mysql":
             _mysql(settings["OPTIONS"], longest)
@@ -100,12 +107,15 @@ def takes_bounds(using: str) -> bool:
 def _postgres(options: dict[str, Any], longest: float, *, bounded: bool = True) -> None:
     options.pop("pool", None)
     millis = int(longest * 1000)
-    ours = (
-        f"-c statement_timeout={millis} -c lock_timeout={millis}"
-        f" -c idle_in_transaction_session_timeout={millis}"
-        " -c default_transaction_isolation=read\\ committed"
-    )
+    parameters = {
+        "statement_timeout": millis,
+        "lock_timeout": millis,
+        "idle_in_transaction_session_timeout": millis,
+        "default_transaction_isolation": "read\\ committed",
+        **plans.UNSHAKEN,
+    }
     if bounded:
+        ours = " ".join(f"-c {parameter}={value}" for parameter, value in parameters.items())
         options["options"] = f"{options.get('options', '')} {ours}".strip()
     options.pop("isolation_level", None)
     defaults = {
@@ -151,6 +161,44 @@ def forget_queries(using: str) -> None:
     connections[using].queries_log.clear()
 
 
+class _Opened(threading.local):
+    """The connections that this thread has open; None until somebody has asked in it, the last time then."""
+
+    connections: set[Any] | None = None
+    asked_at: float = 0.0
+
+
+_opened = _Opened()
+
+
+@receiver(connection_created, dispatch_uid="django_backwave.hygiene")
+def _note_opened(connection: Any, **_: Any) -> None:
+    if _opened.connections is not None:
+        _opened.connections.add(connection)
+
+
+def _in_use() -> list[Any]:
+    """Return the aliases' connections that this thread has open.
+
+    Noted as they are opened: to ask Django for them costs a job more than to read its arguments and to call
+    its handler. It is asked all the same now and then, for somebody else's receiver may have failed before
+    ours was called.
+    """
+    noted, now = _opened.connections, clock.monotonic()
+    if noted is None or now - _opened.asked_at >= ASK_AFTER:
+        noted, _opened.asked_at = set(connections.all(initialized_only=True)), now
+    _opened.connections = {each for each in noted if each.connection is not None}
+    return [each for each in _opened.connections if _has_alias(each)]
+
+
+def _has_alias(connection: Any) -> bool:
+    """Whether a connection is what its alias stands for in this thread: a handler may have others."""
+    try:
+        return connections[connection.alias] is connection
+    except ConnectionDoesNotExist:
+        return False
+
+
 class Hygiene:
     """Keeps a handler thread's connections fit, as Django does between requests.
 
@@ -165,14 +213,14 @@ class Hygiene:
     def before(self) -> None:
         """Drop connections that have died while the thread was idle."""
         if clock.monotonic() - self._used_at >= ASK_AFTER:
-            for connection in connections.all(initialized_only=True):
-                if connection.connection is not None and not connection.is_usable():
+            for connection in _in_use():
+                if not connection.is_usable():
                     drop_connection(connection.alias)
 
     def after(self) -> None:
         """Roll back what the handler left open, and drop connections that errors have broken."""
-        for connection in connections.all(initialized_only=True):
-            if connection.connection is not None and not _clean(connection):
+        for connection in _in_use():
+            if not _clean(connection):
                 drop_connection(connection.alias)
         self._used_at = clock.monotonic()
 

@@ -37,6 +37,8 @@ YIELD_EVERY = 0.002
 class _Offspring:
     """What the handler of a context has begun: tasks, and calls in other threads."""
 
+    __slots__ = ("calls", "tasks")
+
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.calls: set[Future[Any]] = set()
@@ -135,14 +137,16 @@ class Coroutines:
             touch_shared()
             base = contextvars.copy_context()
             following: Execution | None = None
+            has_thread = False
             while True:
                 execution = following or await self._undisturbed(inbox.get())
                 if execution is None:
                     continue
-                if _has_thread(mine):
+                if has_thread:
                     await self._undisturbed(_in_thread(hygiene.before))
                 report = await self._attempt(execution, base.copy())
-                if _has_thread(mine):
+                has_thread = has_thread or _has_thread(mine)
+                if has_thread:
                     # Runs behind whatever the handler left there: so it has really stopped now.
                     await self._undisturbed(_in_thread(hygiene.after))
                 following = self._ended(report)
@@ -158,12 +162,14 @@ class Coroutines:
         context.run(_offspring.set, offspring)
         # Begins at once: a handler that never waits costs no round of the loop.
         task = asyncio.Task(execution.arun(), loop=self._loop, context=context, eager_start=True)
-        if not task.done():
+        if task.done():  # it never waited
+            report = None if task.cancelled() else task.result()
+        else:
             execution.interrupt = partial(self._loop.call_soon_threadsafe, task.cancel)
             if execution.switch.reason is not None:  # told in its first step
                 task.cancel()
-        report = await self._undisturbed(task)
-        execution.interrupt = None
+            report = await self._undisturbed(task)
+            execution.interrupt = None
         while offspring:
             for one in list(offspring.tasks):
                 one.cancel()

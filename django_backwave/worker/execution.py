@@ -9,10 +9,9 @@ from asyncio import CancelledError
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_backwave import conf, hooks, registry
+from django_backwave import hooks, identity, registry
 from django_backwave.context import Completion, JobContext, StopSwitch
 from django_backwave.core.jsontext import decode_json
 from django_backwave.core.outcome import (
@@ -62,8 +61,9 @@ class Execution:
     ``interrupt``: what cancels the handler while it runs, if it is async. ``completed``: told when an atomic
     block has recorded the success while the handler goes on. ``began``: told when the handler starts, in its
     context. ``overdue``: the report made for it when it had not stopped at its time-out. ``notes``: what the
-    handler says meanwhile. ``recorded``: the report that an atomic completion has written. ``context``: a
-    copy of the handler's context, made at its end.
+    handler says meanwhile. ``around``: the project's context managers around the handler. ``recorded``: the
+    report that an atomic completion has written. ``context``: a copy of the handler's context, made at its
+    end.
     """
 
     job: Claimed
@@ -83,6 +83,7 @@ class Execution:
     landed: bool = False
     began: Callable[[Execution], object] | None = field(default=None, repr=False)
     notes: Notes = field(default_factory=Notes, repr=False)
+    around: tuple[hooks.Hook, ...] = field(default=(), repr=False)
     recorded: Report | None = field(default=None, repr=False)
     context: contextvars.Context | None = field(default=None, repr=False)
 
@@ -102,7 +103,7 @@ class Execution:
     def is_async(self) -> bool:
         """Whether the handler is a coroutine function and belongs on the event loop."""
         task = registry.resolve(self.job.name)
-        return task is not None and iscoroutinefunction(task.func)
+        return task is not None and registry.is_async(task)
 
     @property
     def _doubtful(self) -> bool:
@@ -146,6 +147,9 @@ class Execution:
         task = registry.resolve(self.job.name)
         if task is None:
             return Unroutable(f"no handler here is named {self.job.name!r}")
+        misread = identity.misread(task, self.job.schema)
+        if misread is not None:
+            return Unroutable(misread)
         try:
             args, kwargs = _arguments(self.job.payload)
         except (ValueError, RecursionError) as error:
@@ -153,12 +157,11 @@ class Execution:
         misfit = registry.binds(task, args, kwargs)
         if misfit is not None:
             return Unroutable(f"the arguments do not fit {task.module_path}: {misfit}")
-        surrounded = bool(conf.value("AROUND"))
-        context = self._context(task) if task.takes_context or surrounded else None
+        context = self._context(task) if task.takes_context or self.around else None
         given = (context, *args) if task.takes_context else args
         function: Callable[[], Any] = partial(task.func, *given, **kwargs)
-        if context is not None and surrounded:
-            around = self._asurrounded if iscoroutinefunction(task.func) else self._surrounded
+        if context is not None and self.around:
+            around = self._asurrounded if registry.is_async(task) else self._surrounded
             function = partial(around, function, context)
         if not task.atomic:
             self._begin()
@@ -174,7 +177,7 @@ class Execution:
         raised: BaseException | None = None
         with ExitStack() as stack:
             try:
-                for hook in hooks.around():
+                for hook in self.around:
                     manager = hooks.made(hook, context)
                     hooks.refuse_asynchronous(manager, hook)
                     with _noting(hook):
@@ -191,7 +194,7 @@ class Execution:
         raised: BaseException | None = None
         async with AsyncExitStack() as stack:
             try:
-                for hook in hooks.around():
+                for hook in self.around:
                     manager = hooks.made(hook, context)
                     with _noting(hook):
                         if hasattr(manager, "__aenter__"):
@@ -257,7 +260,7 @@ class Execution:
     def _refuse_block(self, task: BackWaveTask) -> None:
         if task.atomic:
             raise NotAtomic(f"{task.module_path} is atomic as a whole: write without context.atomic().")
-        if iscoroutinefunction(task.func):
+        if registry.is_async(task):
             raise NotAtomic(f"{task.module_path} is a coroutine function, which no transaction can span.")
         if self.gate is not None and self.gate.written:
             raise NotAtomic(f"{task.module_path} has completed its job already: context.atomic() works once.")
@@ -404,8 +407,7 @@ def _noting(hook: hooks.Hook) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """A handler with its arguments."""
 
     task: BackWaveTask

@@ -11,10 +11,8 @@ import selectors
 import socket
 from typing import TYPE_CHECKING
 
-from django_backwave import conf
 from django_backwave.core.protocol import Woken
-from django_backwave.store.locking import is_postgres
-from django_backwave.store.notify import ANYWHERE, Subscription, cannot_listen
+from django_backwave.store.notify import ANYWHERE, Subscription, alias_to_listen, cannot_listen
 from django_backwave.worker import clock
 from django_backwave.worker.connections import drop_connection, own_connection
 
@@ -32,9 +30,8 @@ RETRY_FIRST, RETRY_CAP = 0.5, 30.0
 
 def listening_alias(using: str) -> str | None:
     """Return the alias over which to listen for jobs of another, None if there is nothing to listen to."""
-    setting = conf.value("NOTIFY")
-    alias = setting if isinstance(setting, str) else using
-    if not setting or not is_postgres(using):
+    alias = alias_to_listen(using)
+    if alias is None:
         return None
     reason = cannot_listen(alias)
     if reason is not None:

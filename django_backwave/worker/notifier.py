@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, connections
 
+from django_backwave.audience import starts_are_heard, successes_are_heard
 from django_backwave.core.outcome import (
     Failed,
     InDoubt,
@@ -26,7 +27,7 @@ from django_backwave.core.outcome import (
 )
 from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import AttemptOutcome, JobState
-from django_backwave.worker.signalling import Signaller, starts_are_heard, successes_are_heard
+from django_backwave.worker.signalling import Signaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ class Notifier:
     def __init__(self) -> None:
         """Begin with nothing to say."""
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._starts_are_heard: bool | None = None  # not known: ask at each
         self.thread = threading.Thread(target=self._serve, name="backwave-notifier", daemon=True)
 
     def start(self) -> None:
@@ -71,9 +73,13 @@ class Notifier:
                 continue  # most ends are of this kind, and nobody would see or hear anything
             self._put(partial(_tell_end, execution, report, verdict, grace), execution.context)
 
+    def listen(self) -> None:
+        """Find out whether anybody hears of the starts to come: once for all jobs of a claim."""
+        self._starts_are_heard = starts_are_heard()
+
     def began(self, execution: Execution) -> None:
         """Tell of a handler's start; called in the handler's context."""
-        if starts_are_heard():
+        if starts_are_heard() if self._starts_are_heard is None else self._starts_are_heard:
             self._put(lambda signaller: signaller.started(execution), contextvars.copy_context())
 
     def expired(self, leases: list[Expired]) -> None:

@@ -35,6 +35,10 @@ from django_backwave.core.protocol import (
 from django_backwave.store.claim import Order, Taken, scan, take
 from django_backwave.store.expire import SLICE as SWEEP_SLICE
 from django_backwave.store.expire import expire, expire_waiting
+from django_backwave.store.keys import SLICE as FORGET_SLICE
+from django_backwave.store.keys import forget
+from django_backwave.store.operations import SLICE as OPERATIONS_SLICE
+from django_backwave.store.operations import prune as prune_operations
 from django_backwave.store.release import holds_unknown, release_unknown
 from django_backwave.store.retention import SLICE as PRUNE_SLICE
 from django_backwave.store.retention import prune, prune_workers
@@ -176,8 +180,11 @@ class Pump:
                 return Swept(clock.monotonic(), command, more=more)
             case Prune():
                 count = prune(keep_done=worker.keep_done, keep_dead=worker.keep_dead, using=using)
+                forgotten = forget(using=using)
+                resolved = prune_operations(using=using)
                 prune_workers(using=using)
-                return Swept(clock.monotonic(), command, more=count == PRUNE_SLICE)
+                more = count == PRUNE_SLICE or forgotten == FORGET_SLICE or resolved == OPERATIONS_SLICE
+                return Swept(clock.monotonic(), command, more=more)
 
     def _order(self, command: Claim) -> Order:
         lease = self._worker.options.lease

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.cache import caches
 from django.db import DatabaseError
-from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from django_backwave import registry, results
+from django_backwave.audience import end_is_heard, has_listeners
 from django_backwave.backend import backend_for, first_of_ours
-from django_backwave.compat import (
-    LOG_RECEIVERS,
-    TaskResultDoesNotExist,
-    task_finished,
-    task_started,
-    tasks_logger,
-)
+from django_backwave.compat import TaskResultDoesNotExist, task_finished, task_started
 from django_backwave.core.outcome import Succeeded
 from django_backwave.core.protocol import Verdict
 from django_backwave.core.states import JobState
@@ -39,50 +32,6 @@ if TYPE_CHECKING:
     from django_backwave.results import JobResult
     from django_backwave.store.expire import Expired
     from django_backwave.worker.execution import Execution
-
-
-def starts_are_heard() -> bool:
-    """Whether anybody wants to hear of a start; Django's own log lines count if they are written anywhere."""
-    return _has_listeners(task_started) or _is_written(logging.INFO)
-
-
-def successes_are_heard() -> bool:
-    """Whether anybody wants to hear that a job succeeded, as ``starts_are_heard`` has it."""
-    return _has_listeners(task_finished) or _is_written(logging.INFO)
-
-
-def _is_written(level: int) -> bool:
-    """Whether a line of Django's own comes to a handler at all.
-
-    By default the level INFO is on, and the one handler for it writes only in development: then nobody shall
-    pay for what nobody sees.
-    """
-    if not tasks_logger.isEnabledFor(level):
-        return False
-    logger: logging.Logger | None = tasks_logger
-    while logger is not None:
-        if any(level >= handler.level and _lets_pass(handler) for handler in logger.handlers):
-            return True
-        logger = logger.parent if logger.propagate else None
-    return level >= logging.WARNING and not tasks_logger.hasHandlers()  # the last resort of `logging`
-
-
-def _lets_pass(handler: logging.Handler) -> bool:
-    """Whether a handler's filters let lines pass, as far as they look at DEBUG and not at the line."""
-    known = (one for one in handler.filters if isinstance(one, RequireDebugTrue | RequireDebugFalse))
-    return all(one.filter(_NO_RECORD) for one in known)
-
-
-_NO_RECORD = logging.makeLogRecord({})
-
-
-def _has_listeners(signal: Signal) -> bool:
-    """Whether anybody listens, beside the receivers that write Django's own log lines."""
-    return any(entry[0][0] not in _LOG_KEYS for entry in signal.receivers)
-
-
-#: How a signal knows its receivers.
-_LOG_KEYS = {id(receiver) for receiver in LOG_RECEIVERS}
 
 
 class Signaller:
@@ -129,7 +78,7 @@ class Signaller:
     def abandoned(self, lease: Expired) -> None:
         """Tell of a lapsed lease, and of the job's end if it was that."""
         backend = _backend_of(lease.name, lease.queue)
-        if _has_listeners(job_abandoned):
+        if has_listeners(job_abandoned):
             self._send(
                 job_abandoned,
                 backend,
@@ -140,14 +89,14 @@ class Signaller:
                 worker=lease.worker,
                 state=lease.state,
             )
-        if lease.state.is_terminal and _finish_is_heard(lease.state):
+        if lease.state.is_terminal and end_is_heard(lease.state):
             # Nobody here has ever seen the job itself.
             result = self._clean(partial(_read, backend, str(lease.key.job_id)))
             if result is not None and result.is_finished:
                 self._send(task_finished, backend, task_result=result)
 
     def _tell(self, signal: Signal, execution: Execution, **more: Any) -> None:
-        if _has_listeners(signal):
+        if has_listeners(signal):
             job = execution.job
             self._send(
                 signal,
@@ -161,7 +110,7 @@ class Signaller:
             )
 
     def _finished(self, execution: Execution, report: Report, state: JobState, decision: Decision) -> None:
-        if not _finish_is_heard(state):
+        if not end_is_heard(state):
             return
         job = execution.job
         task = results.task_of(job.name)
@@ -185,7 +134,7 @@ class Signaller:
 
     def _earlier(self, signal: Signal, execution: Execution) -> list[Attempt]:
         """Return a job's attempts before this one, if somebody listens who may count them."""
-        if execution.job.attempt == 1 or not _has_listeners(signal):
+        if execution.job.attempt == 1 or not has_listeners(signal):
             return []
         return self._clean(partial(_read_earlier, execution))
 
@@ -203,11 +152,6 @@ class Signaller:
             return function()
         finally:
             self._hygiene.after()
-
-
-def _finish_is_heard(state: JobState) -> bool:
-    level = logging.INFO if state is JobState.SUCCEEDED else logging.ERROR
-    return _has_listeners(task_finished) or _is_written(level)
 
 
 def _backend_of(name: str, queue: str) -> BackWaveBackend:

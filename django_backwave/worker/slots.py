@@ -16,7 +16,7 @@ from django_backwave.worker.handlers import HandlerThreads
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from django_backwave.core.protocol import Key, Report
+    from django_backwave.core.protocol import AttemptKey, Report
     from django_backwave.worker.execution import Execution
 
 
@@ -47,7 +47,7 @@ class Slots:
             self._free -= 1
         self._begin(execution)
 
-    def withdraw(self, keys: Collection[Key]) -> list[Execution]:
+    def withdraw(self, keys: Collection[AttemptKey]) -> list[Execution]:
         """Take back those of these attempts that have not begun, and return them: they never will."""
         with self._lock:
             waiting = list(self._waiting)

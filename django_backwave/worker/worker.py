@@ -18,6 +18,7 @@ from django_backwave.context import StopSwitch
 from django_backwave.core.driver import Driver, Options
 from django_backwave.core.protocol import (
     Began,
+    ClaimAnswered,
     Completed,
     Exit,
     Extend,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from django_backwave.core.protocol import Claimed, Command, Event, Key, Report
+    from django_backwave.core.protocol import AttemptKey, Claimed, Command, Event, Report
     from django_backwave.notes import Progress
     from django_backwave.worker.child import Line
 
@@ -98,13 +99,13 @@ class Worker:
         self.grace = conf.seconds("UNROUTABLE_GRACE")
         self.keep_done = conf.seconds_or_none("KEEP_DONE")
         self.keep_dead = conf.seconds_or_none("KEEP_DEAD")
-        hooks.around()  # a wrong path stops the worker, and not each of its jobs
+        self._around = hooks.around()  # a wrong path stops the worker, and not each of its jobs
         self.exited = threading.Event()
         self._stuck: tuple[Claimed, ...] = ()
         self._lock = threading.Lock()  # the driver and the executions
         self._driver = Driver(options, now=clock.monotonic(), random=clock.random)
-        self._executions: dict[Key, Execution] = {}
-        self._overdue: dict[Key, Execution] = {}  # reported as timed out, and not ended
+        self._executions: dict[AttemptKey, Execution] = {}
+        self._overdue: dict[AttemptKey, Execution] = {}  # reported as timed out, and not ended
         self._one_writer = not has_row_locks(using)
         self._failed = False
         self._signals: list[int] = []
@@ -127,6 +128,8 @@ class Worker:
 
     def feed(self, event: Event) -> None:
         """Step the driver with an event and see to its commands. Safe from any thread."""
+        if isinstance(event, ClaimAnswered):
+            self.notifier.listen()
         with self._lock:
             for command in self._driver.step(event):
                 self._see_to(command)
@@ -135,8 +138,10 @@ class Worker:
             if isinstance(event, Finished):
                 for report in event.reports:
                     self._ended(report)
-            interval = self._driver.beat_every()
-        self.heart.hurry(interval)
+            # Only what comes in can shorten it.
+            interval = self._driver.beat_every() if isinstance(event, ClaimAnswered) else None
+        if interval is not None:
+            self.heart.hurry(interval)
 
     def rest(self) -> float:
         """Return how many seconds the pump may rest if nothing happens."""
@@ -144,13 +149,13 @@ class Worker:
             now = clock.monotonic()
             return self._driver.wake_at(now) - now
 
-    def beating(self) -> dict[Key, datetime | None]:
+    def beating(self) -> dict[AttemptKey, datetime | None]:
         """Return the attempts whose leases are to be renewed, with their handlers' starts."""
         with self._lock:
             executions = self._beating()
         return {execution.job.key: _started_at(execution) for execution in executions}
 
-    def told(self) -> dict[Key, tuple[Progress, str]]:
+    def told(self) -> dict[AttemptKey, tuple[Progress, str]]:
         """Return the progress that handlers have told and nobody has written, as it is and as JSON text."""
         with self._lock:
             executions = self._beating()
@@ -161,7 +166,9 @@ class Worker:
             if progress is not None
         }
 
-    def wrote(self, told: Mapping[Key, tuple[Progress, str]], renewals: Mapping[Key, Renewal]) -> bool:
+    def wrote(
+        self, told: Mapping[AttemptKey, tuple[Progress, str]], renewals: Mapping[AttemptKey, Renewal]
+    ) -> bool:
         """Take note of what a heartbeat has written; return whether there is something to write again."""
         with self._lock:
             executions = {key: self._executions[key] for key in told if key in self._executions}
@@ -198,7 +205,7 @@ class Worker:
     def _see_to(self, command: Command) -> None:
         match command:
             case Start(job, lease_ends, claimed_at):
-                job = self._with_time_out(job)
+                job, key = self._with_time_out(job), job.key
                 switch = StopSwitch(lease_ends=lease_ends, clock=clock.monotonic)
                 execution = Execution(
                     job,
@@ -206,11 +213,12 @@ class Worker:
                     switch,
                     claimed_at,
                     using=self.using,
-                    completed=partial(self._completed, job.key),
+                    completed=partial(self._completed, key),
                     began=self._began,
                     notes=Notes(told=self.heart.progress_told),
+                    around=self._around,
                 )
-                self._executions[job.key] = execution
+                self._executions[key] = execution
                 self._slots.submit(execution)
             case Withdraw(keys):
                 back = [execution.never_ran() for execution in self._slots.withdraw(keys)]
@@ -239,13 +247,13 @@ class Worker:
             case _:
                 self.pump.order(command)
 
-    def _reach(self, key: Key, act: Callable[[Execution], object]) -> None:
+    def _reach(self, key: AttemptKey, act: Callable[[Execution], object]) -> None:
         """Act on an attempt's execution, unless its end has been told of already, as ``_beating`` says."""
         execution = self._executions.get(key) or self._overdue.get(key)
         if execution is not None:
             act(execution)
 
-    def _tell_of_ends(self, verdicts: Mapping[Key, Verdict]) -> None:
+    def _tell_of_ends(self, verdicts: Mapping[AttemptKey, Verdict]) -> None:
         ended = [
             (self._executions.pop(key), verdict)
             for key, verdict in verdicts.items()
@@ -286,7 +294,7 @@ class Worker:
         if timeout is not None:
             self.feed(Began(clock.monotonic(), execution.job.key, timeout))
 
-    def _completed(self, key: Key) -> None:
+    def _completed(self, key: AttemptKey) -> None:
         """Take note, in the handler's thread, that its atomic block has recorded the success."""
         self.feed(Completed(clock.monotonic(), key))
 

@@ -8,15 +8,15 @@ import time
 from html import unescape
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Attempt, Job
 from tests.admin.conftest import url
+from tests.filled import TABLE, filled
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.only_on("postgres", "sqlite")]
 
-TABLE = Job._meta.db_table
 ROWS = 1_000_000
 
 #: Seconds that a page may take on a busy machine; alone it takes a tenth of that.
@@ -65,16 +65,8 @@ FILL = {
 @pytest.fixture(scope="module")
 def million(django_db_setup, django_db_blocker):
     """Fill the table, and leave it empty."""
-    with django_db_blocker.unblock(), connection.cursor() as cursor:
-        with transaction.atomic():
-            cursor.execute(FILL[connection.vendor])
-        cursor.execute(f"VACUUM ANALYZE {TABLE}" if connection.vendor == "postgresql" else "ANALYZE")
+    with django_db_blocker.unblock(), filled(FILL):
         yield
-        if connection.vendor == "postgresql":
-            cursor.execute(f"TRUNCATE {TABLE}")
-        else:
-            Job.objects.all()._raw_delete("default")
-            cursor.execute("DELETE FROM sqlite_stat1")
 
 
 LISTS = {

@@ -147,7 +147,7 @@ def test_each_operation_has_its_own_permission(viewer, canceller):
     assert [offered(client) for client in (viewer, canceller, requeuer)] == [
         [],
         ["cancel_selected"],
-        ["requeue_selected"],
+        ["requeue_selected", "run_again_selected"],
     ]
     for client, may in ((viewer, ()), (canceller, ("cancel",)), (requeuer, ("requeue",))):
         for verb, job in (("cancel", live), ("requeue", dead)):

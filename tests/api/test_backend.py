@@ -19,6 +19,7 @@ from django_backwave import (
     JobState,
     enqueue_many,
 )
+from django_backwave import results as results_module
 from django_backwave.backend import jobs_database
 from django_backwave.compat import (
     TASKS_PACKAGE,
@@ -191,9 +192,32 @@ def test_many_jobs_are_written_together_and_come_back_in_order():
     assert results[7].task.get_result(results[7].id) == results[7]
 
 
+def test_the_results_of_many_are_a_sequence_whose_items_are_built_once():
+    results = enqueue_many(handlers.echo, [((number,), {}) for number in range(5)])
+    assert len(results) == 5
+    assert results[-1] is results[4] is results[3:][1]
+    assert [result.args for result in results[1:3]] == [[1], [2]]
+    assert repr(results) == repr(list(results))
+    assert repr(results).count("<JobResult ") == 5
+    with pytest.raises(IndexError):
+        results[5]
+
+
+def test_no_result_is_built_for_an_enqueue_of_which_nobody_hears(monkeypatch, caplog):
+    built, build = [], results_module._of_new
+    monkeypatch.setattr(results_module, "_of_new", lambda *a: built.append(a) or build(*a))
+    calls = [((number,), {}) for number in range(5)]
+    with caplog.at_level(logging.INFO, tasks_logger.name):
+        enqueue_many(handlers.echo, calls)
+    assert built == []
+    with caplog.at_level(logging.DEBUG, tasks_logger.name):
+        enqueue_many(handlers.echo, calls)
+    assert len(built) == 5
+
+
 def test_no_jobs_are_no_work():
     with CaptureQueriesContext(connection) as queries:
-        assert enqueue_many(handlers.echo, []) == []
+        assert list(enqueue_many(handlers.echo, [])) == []
     assert len(queries) == 0
 
 

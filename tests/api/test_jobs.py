@@ -68,17 +68,6 @@ def test_every_exception_is_retried_by_default(error):
     assert handlers.echo.is_final(error) is False
 
 
-@pytest.mark.parametrize("option", ["key", "schema"])
-def test_an_option_of_a_later_release_is_refused(option):
-    """Nobody shall believe in a promise that is not kept yet."""
-    with pytest.raises(TypeError) as caught:
-        job(**{option: None})(handlers.plain)
-
-    assert str(caught.value) == (
-        f"Option {option!r} of {WHERE} is not built yet: it comes with a later release. Take it out."
-    )
-
-
 def test_an_unknown_option_is_refused():
     with pytest.raises(TypeError) as caught:
         job(max_atempts=3)(handlers.plain)
@@ -86,7 +75,7 @@ def test_an_unknown_option_is_refused():
     assert str(caught.value) == (
         f"{WHERE} has the unknown option 'max_atempts'. The options are: priority, queue_name, "
         "backend, name, aliases, max_attempts, backoff, retry_on, give_up_on, lease, timeout, atomic, "
-        "takes_context."
+        "key, on_conflict, unique_for, schema, accepts, takes_context."
     )
     assert resolve(WHERE) is None
 
@@ -328,7 +317,7 @@ def test_the_listed_options_are_those_that_exist():
     """`JobOptions` is for type checkers and for the message; the class is what counts."""
     fields = set(BackWaveTask.__dataclass_fields__)
 
-    elsewhere = {"func", "job_name", "run_after", "expires", "tags"}
+    elsewhere = {"func", "job_name", "run_after", "expires", "tags", "deadline"}
     assert set(JobOptions.__annotations__) - {"name"} == fields - elsewhere
 
 

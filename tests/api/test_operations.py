@@ -150,6 +150,6 @@ def test_every_name_is_exported():
 
     assert functions == {
         "cancel", "requeue", "reschedule", "run_now", "change", "pause", "resume",
-        "cancel_matching", "requeue_matching",
+        "run_again", "cancel_matching", "requeue_matching",
     }  # fmt: skip
     assert all(getattr(operations, name).__doc__ for name in operations.__all__)

@@ -58,7 +58,7 @@ def test_a_healthy_database_is_one_line_and_zero():
     out, code = doctor()
 
     assert code == 0
-    assert out.startswith("18 checks: 0 errors, 0 warnings")
+    assert out.startswith("19 checks: 0 errors, 0 warnings")
     assert out.count("\n") == 1
     assert doctor("--verbosity", "0") == ("", 0)
 
@@ -99,7 +99,7 @@ def test_json_has_every_check():
     told = json.loads(out)
 
     assert told["exit_code"] == code == 2
-    assert len(told["checks"]) == 18
+    assert len(told["checks"]) == 19
     [failures] = [check for check in told["checks"] if check["severity"] == "error"]
     assert failures["check"] == "failures"
     assert {*failures} == {"check", "severity", "text", "remedy"}
@@ -109,7 +109,7 @@ def test_verbosity_two_shows_what_was_fine_and_what_is_not_available():
     out, _ = doctor("--verbosity", "2")
 
     assert "ok: outcomes: nothing found\n" in out
-    assert len(out.splitlines()) == 18
+    assert len(out.splitlines()) == 19
 
 
 def test_thresholds_can_be_given():

@@ -36,7 +36,7 @@ def test_the_settings_ages_are_the_defaults(settings):
     old = ended(JobState.SUCCEEDED, days=8)
     kept = [ended(JobState.CANCELLED, days=6), ended(JobState.DEAD_LETTERED, days=400), ready(now=None)]
 
-    assert prune() == "Deleted 1 jobs."
+    assert prune() == "Deleted 1 job."
 
     assert set(Job.objects.values_list("pk", flat=True)) == {job.pk for job in kept}
     assert not Attempt.objects.filter(job_id=old.pk).exists()
@@ -52,7 +52,7 @@ def test_ages_may_be_given():
 def test_a_dry_run_deletes_nothing():
     ended(JobState.SUCCEEDED, days=8)
 
-    assert prune("--dry-run") == "Would delete 1 jobs."
+    assert prune("--dry-run") == "Would delete 1 job."
     assert Job.objects.count() == 1
 
 

@@ -48,7 +48,7 @@ def test_both_decorators_take_our_options(ours, decorate):
     assert (row.timeout_seconds, row.lease_seconds) == (120.0, 30.0)
 
 
-@pytest.mark.parametrize("option", ["max_atempts", "retries", "key"])
+@pytest.mark.parametrize("option", ["max_atempts", "retries", "keys"])
 def test_an_option_that_does_not_exist_is_named_when_it_is_given(ours, decorate, option):
     with pytest.raises(TypeError, match=option):
         decorate(**{option: 3})

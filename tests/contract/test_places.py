@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.http import HttpResponse
-from django.test import Client, override_settings
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
 
@@ -157,8 +157,9 @@ urlpatterns = [path("<str:what>/", enqueue_and)]
 
 
 @pytest.mark.django_db(transaction=True)
-@override_settings(ROOT_URLCONF=__name__)
 def test_atomic_requests_take_their_jobs_along(settings, define, monkeypatch):
+    # By the fixture: what a decorator overrides around it comes back when the fixture undoes its own.
+    settings.ROOT_URLCONF = __name__
     settings.TASKS = {"default": {"BACKEND": OURS}}
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     define("add")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from django_backwave.core import driver as module
 from django_backwave.core.ahead import MOST, PATIENCE, WITHIN, Ahead
 from django_backwave.core.driver import LINGER
 from django_backwave.core.holding import Held, Holding
@@ -76,7 +77,7 @@ def test_quick_jobs_bring_it_back_by_and_by():
         rooms.append(slow.room)
 
     assert rooms == sorted(rooms)
-    assert rooms[20] == 0
+    assert rooms[10] == 0
     assert rooms[-1] > 100
 
 
@@ -235,6 +236,36 @@ def test_quick_jobs_are_claimed_ahead_of_the_slots():
     bench, jobs = ahead_of_the_slots()
 
     assert bench.driver.beating() == [job.key for job in jobs], "the heart covers what waits as well"
+
+
+def test_one_batch_is_fetched_while_another_runs(monkeypatch):
+    """Handlers that wait for nothing end a batch in a moment, and shall not stand idle until the next one."""
+    monkeypatch.setattr(module, "BATCH", 5)
+    bench = quick_worker(concurrency=2, room=8)
+    bench.until(Scan, within=1.0)
+    assert only(bench.scanned(mail=0), Claim).limit == 5
+
+    commands = bench.claimed(bench.new_jobs(5))
+
+    assert len(of_kind(commands, Start)) == 5
+    assert only(commands, Claim).limit == 5
+    assert not of_kind(bench.claimed(bench.new_jobs(5)), Claim), "there is no room for more"
+
+
+def test_the_next_claim_begins_with_the_queues_that_this_one_did_not_come_to():
+    """Else it would walk through those that gave all that they had; the index still has what they gave."""
+    bench = quick_worker(concurrency=2, room=8)
+    bench.until(Scan, within=1.0)
+    command = only(bench.scanned(a=0, b=0, c=0, d=0), Claim)
+    assert (command.queue, command.also) == ("a", ("b", "c", "d"))
+
+    queues = [*"aaaaabbbb", "c"]
+    jobs = [job._replace(queue=queue) for job, queue in zip(bench.new_jobs(10), queues, strict=True)]
+    bench.claimed(jobs)
+    commands = bench.finished(*jobs)
+
+    following = only([*commands, *bench.settled()], Claim)
+    assert (following.queue, following.also) == ("d", ("a", "b", "c"))
 
 
 def test_reports_without_a_run_time_make_no_room():
@@ -490,8 +521,9 @@ def test_what_waits_is_known_to_a_release_of_what_is_not():
 
 
 def held(holding, number=1, **changes):
-    one = Held(claimed(number, **changes), START + 60, START)
-    holding.running[one.job.key] = one
+    job = claimed(number, **changes)
+    one = Held(job.key, job, START + 60, START)
+    holding.take(one)
     return one
 
 
@@ -531,7 +563,7 @@ def test_nothing_but_what_was_given_up_on_leaves_a_worker_idle():
     holding = Holding()
     assert holding.idle
     one = held(holding)
-    one.timeout, one.began_at, one.alarm_at = 5.0, START, START + 5
+    holding.began(one.job.key, 5.0, START)
 
     [told] = holding.time_outs(START + 5, stopping=False, random=float)
     assert told == Tell(one.job.key, StopReason.TIMEOUT)
@@ -548,7 +580,7 @@ def test_nothing_but_what_was_given_up_on_leaves_a_worker_idle():
 def test_a_lease_that_is_over_is_told_once_and_first_of_those_that_end_first():
     holding = Holding()
     first, second = held(holding, 1), held(holding, 2)
-    first.lease_ends = START + 1
+    holding.renewed(first, START + 1)
     assert holding.next_lapse() == START + 1
     assert holding.lapsed(START) == []
 
@@ -556,4 +588,27 @@ def test_a_lease_that_is_over_is_told_once_and_first_of_those_that_end_first():
     assert holding.lapsed(START + 2) == []
     assert holding.next_lapse() == START + 60
     second.lost = True
+    assert holding.lapsed(START + 60) == []
     assert holding.next_lapse() == float("inf")
+
+
+def test_leases_that_are_renewed_are_looked_at_again_when_the_earlier_end_has_come():
+    holding = Holding()
+    one = held(holding)
+    holding.renewed(one, START + 80)
+    assert holding.next_lapse() == START + 60  # nobody has looked since
+
+    assert holding.lapsed(START + 60) == []
+    assert holding.next_lapse() == START + 80
+    assert holding.lapsed(START + 80) == [Tell(one.job.key, StopReason.LEASE_LOST)]
+
+
+def test_an_attempt_that_has_ended_alarms_nobody():
+    holding = Holding()
+    one = held(holding)
+    holding.began(one.job.key, 5.0, START)
+    assert holding.next_alarm(stopping=False) == START + 5
+
+    assert holding.drop(one.job.key) is one
+    assert holding.next_alarm(stopping=False) == float("inf")
+    assert holding.time_outs(START + 5, stopping=False, random=float) == []

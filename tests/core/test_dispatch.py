@@ -73,3 +73,12 @@ def test_every_queue_gets_as_many_turns_as_any_other(names, rounds, data):
 
     assert set(served.values()) == {rounds}
     assert served.keys() == names
+
+
+def test_who_was_served_along_with_another_goes_to_the_end_of_the_round():
+    turns = rotation("mail", "reports", "thumbnails", "backups")
+    turns.next()
+
+    turns.served(["reports", "thumbnails", "gone"])
+
+    assert [turns.next() for _ in range(5)] == ["backups", "mail", "reports", "thumbnails", "backups"]

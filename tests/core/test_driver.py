@@ -8,11 +8,11 @@ from django_backwave.core import driver as module
 from django_backwave.core.driver import LINGER, LOCKED_RETRY, MORE_QUEUES, Driver, Options
 from django_backwave.core.pauses import LOOK_AGAIN, Pauses
 from django_backwave.core.protocol import (
+    AttemptKey,
     Claim,
     ClaimAnswered,
     Exit,
     Extend,
-    Key,
     Paused,
     Place,
     Prune,
@@ -45,7 +45,7 @@ def test_a_job_is_scanned_claimed_started_and_settled():
     job = claimed()
     bench.now += 1
     assert only(bench.claimed([job]), Start) == Start(job, bench.now + 60.0, bench.now)
-    assert bench.driver.beating() == [Key(job.job_id, 1)]
+    assert bench.driver.beating() == [AttemptKey(job.job_id, 1)]
 
     assert [report.job for report in only(bench.finished(job), Settle).reports] == [job]
     assert bench.driver.beating() == [job.key], "what is being written is still held"
@@ -172,6 +172,25 @@ def test_the_queues_of_one_claim_have_a_bound():
     assert {second.queue, *second.also} == {f"queue{number}" for number in range(90)} - first
 
 
+@pytest.mark.parametrize(("random", "first"), [(0.0, 0), (0.5, 45), (0.999, 89)])
+def test_workers_that_see_the_same_many_queues_begin_at_different_ones(random, first):
+    """Each in the round from there, none left out."""
+    bench = Bench(random=random)
+
+    claim = only(bench.scanned(**{f"queue{number}": 0 for number in range(90)}), Claim)
+
+    round_ = [f"queue{(first + number) % 90}" for number in range(1 + MORE_QUEUES)]
+    assert [claim.queue, *claim.also] == round_
+
+
+def test_a_round_that_one_claim_covers_begins_where_the_scan_did():
+    bench = Bench(random=0.999)
+
+    claim = only(bench.scanned(**{f"queue{number}": 0 for number in range(1 + MORE_QUEUES)}), Claim)
+
+    assert claim.queue == "queue0"
+
+
 def test_while_a_name_is_paused_each_claim_is_for_one_queue():
     bench = Bench()
     bench.paused(names={"a"})
@@ -234,7 +253,7 @@ def test_a_busy_queue_does_not_starve_one_that_comes_up():
             commands += bench.scanned(mail=0, reports=0)
         [claim] = of_kind(commands, Claim)
         served.append(claim.queue)
-        jobs = bench.new_jobs(2)
+        jobs = [job._replace(queue=claim.queue) for job in bench.new_jobs(2)]
         bench.claimed(jobs)
 
     assert served.index("reports") <= 11, "found by the first scan after the poll interval"

@@ -28,6 +28,7 @@ from django_backwave.core.driver import (
 from django_backwave.core.holding import TIMEOUT_GRACE
 from django_backwave.core.outcome import Released
 from django_backwave.core.protocol import (
+    AttemptKey,
     Began,
     Claim,
     ClaimAnswered,
@@ -38,7 +39,6 @@ from django_backwave.core.protocol import (
     Exit,
     Extend,
     Finished,
-    Key,
     Overdue,
     Paused,
     Place,
@@ -91,19 +91,20 @@ class World(RuleBasedStateMachine):
         self.now = START
         self.numbers = 0
         self.open: list[StoreCommand] = []
-        self.running: dict[Key, Claimed] = {}  # in a slot
-        self.waiting: dict[Key, Claimed] = {}  # for one
-        self.waits_since: dict[Key, float] = {}
+        self.running: dict[AttemptKey, Claimed] = {}  # in a slot
+        self.waiting: dict[AttemptKey, Claimed] = {}  # for one
+        self.waits_since: dict[AttemptKey, float] = {}
         self.inbox: list[Finished | Withdrawn] = []  # what the driver has not heard of yet
-        self.ended: dict[Key, float] = {}  # reports without a final verdict → since when they may be written
-        self.final: set[Key] = set()
-        self.lost: set[Key] = set()
-        self.doubtful: set[Key] = set()  # in a settle that failed
+        # Reports without a final verdict → since when they may be written.
+        self.ended: dict[AttemptKey, float] = {}
+        self.final: set[AttemptKey] = set()
+        self.lost: set[AttemptKey] = set()
+        self.doubtful: set[AttemptKey] = set()  # in a settle that failed
         self.unwritten = False  # the last settle failed
-        self.time_outs: dict[Key, float] = {}  # handlers that have one → when it is over
-        self.timed_out: dict[Key, float] = {}  # told of it → when
-        self.told_to_stop: set[Key] = set()  # at a shutdown
-        self.overdue: set[Key] = set()  # reported, and not ended
+        self.time_outs: dict[AttemptKey, float] = {}  # handlers that have one → when it is over
+        self.timed_out: dict[AttemptKey, float] = {}  # told of it → when
+        self.told_to_stop: set[AttemptKey] = set()  # at a shutdown
+        self.overdue: set[AttemptKey] = set()  # reported, and not ended
         self.ahead = Ahead(self.concurrency)  # our own, told the same
         self.wary = False  # the last claim passed over jobs that may not wait
         self.marks: dict[str, dict[Place, float]] = {}  # what full claims have taken, and when
@@ -310,7 +311,7 @@ class World(RuleBasedStateMachine):
         if heard:
             self.the_inbox_is_read()
 
-    def end(self, keys: list[Key], *, took: float | None, landed: bool = False) -> None:
+    def end(self, keys: list[AttemptKey], *, took: float | None, landed: bool = False) -> None:
         """Let handlers end, and those that wait begin; the driver hears of it when it reads its inbox."""
         reports = []
         for key in keys:
@@ -448,7 +449,7 @@ class World(RuleBasedStateMachine):
             self.waiting[job.key] = job
             self.waits_since[job.key] = self.now
 
-    def withdraw(self, keys: frozenset[Key], event: Event) -> None:
+    def withdraw(self, keys: frozenset[AttemptKey], event: Event) -> None:
         """Take back what waits, at once; the driver hears of it later."""
         assert not self.withdrawing, "one at a time"
         assert keys <= self.code_running - self.overdue
@@ -485,7 +486,7 @@ class World(RuleBasedStateMachine):
         assert frozenset(command.without) == self.paused_names
         free = self.concurrency - self.busy
         assert command.slots == min(command.limit, max(0, free)), "for these nobody has to wait"
-        assert 1 <= command.limit <= free + (0 if self.wary else self.ahead.room)
+        assert 1 <= command.limit <= min(BATCH, free + (0 if self.wary else self.ahead.room))
         assert self.max_jobs is None or self.started + command.limit <= self.max_jobs
         assert not (self.unwritten and self.ended), "nothing is taken on while reports cannot be written"
         assert not self.withdrawing, "what is handed back would be claimed again"
@@ -495,7 +496,7 @@ class World(RuleBasedStateMachine):
             known = self.marks.get(command.queue, {})
             assert set(command.past) <= {place for place, at in known.items() if at >= since}
 
-    def check_exit(self, stuck: set[Key]) -> None:
+    def check_exit(self, stuck: set[AttemptKey]) -> None:
         self.exited = True
         assert stuck == self.code_running
         assert len(self.overdue) * 2 <= self.concurrency or self.stopped_at is not None or self.max_jobs
@@ -528,12 +529,12 @@ class World(RuleBasedStateMachine):
         return any(isinstance(event, Withdrawn) for event in self.inbox)
 
     @property
-    def unheard(self) -> set[Key]:
+    def unheard(self) -> set[AttemptKey]:
         """What has ended, or was taken back, and the driver does not know of it."""
         return {each.job.key for event in self.inbox for each in event.reports}
 
     @property
-    def code_running(self) -> set[Key]:
+    def code_running(self) -> set[AttemptKey]:
         """What runs or waits, as far as the driver can know."""
         return {*self.running, *self.waiting, *self.unheard}
 
@@ -542,7 +543,7 @@ class World(RuleBasedStateMachine):
         return len(self.code_running)
 
     @property
-    def held(self) -> set[Key]:
+    def held(self) -> set[AttemptKey]:
         return (self.code_running - self.overdue) | self.ended.keys()
 
     @invariant()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from django_backwave.core.outcome import EXPIRED_CAUSE, Failed, Succeeded, Unroutable
-from django_backwave.core.protocol import Key, Verdict
+from django_backwave.core.protocol import AttemptKey, Verdict
 from django_backwave.core.states import FAILURES, MOVES, TERMINAL, AttemptOutcome, JobState
 from tests.simulation.database import EMPTY, Dump, Ended, Row
 
@@ -91,7 +91,7 @@ class Oracles:
             key = report.job.key
             self.reported.setdefault((key.job_id.hex, key.attempt, worker), []).append(report.outcome)
 
-    def _told_verdicts(self, call: Call, verdicts: Mapping[Key, Verdict]) -> None:
+    def _told_verdicts(self, call: Call, verdicts: Mapping[AttemptKey, Verdict]) -> None:
         """Compare verdicts with what came of the reports."""
         # A worker may tell of two attempts of one job at once, and only the later one counts.
         written = {
@@ -366,7 +366,7 @@ class Oracles:
         )
 
 
-def _name(key: Key) -> str:
+def _name(key: AttemptKey) -> str:
     return f"{key.job_id.hex[:8]} #{key.attempt}"
 
 

@@ -201,8 +201,6 @@ def _says_applied(unmatched: Any, **_: Any) -> Any:
     return {entry.key: Verdict.APPLIED for entry in unmatched}
 
 
-_ENDED = (JobState.SUCCEEDED.value, JobState.DEAD_LETTERED.value)
-
 SABOTAGES = [
     Sabotage(
         "the sweep takes leases that are live",
@@ -270,7 +268,7 @@ SABOTAGES = [
     Sabotage(
         "a cancel changes what has ended",
         ("terminal",),
-        _replaced(operate, "_CANCELLABLE", (*operate._CANCELLABLE, *_ENDED)),
+        _replaced(operate, "UNFINISHED", frozenset(JobState)),
         first=16,
     ),
     Sabotage("failures are free", ("failures",), _failures_are_free),

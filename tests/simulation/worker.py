@@ -26,6 +26,7 @@ from django_backwave.core.outcome import (
     timed_out,
 )
 from django_backwave.core.protocol import (
+    AttemptKey,
     Began,
     Claim,
     ClaimAnswered,
@@ -37,7 +38,6 @@ from django_backwave.core.protocol import (
     Exit,
     Extend,
     Finished,
-    Key,
     Overdue,
     Paused,
     Prune,
@@ -132,7 +132,7 @@ class Process:
         )
         self._random = self.world.streams.of("driver", *self.place)
         self.driver = Driver(self.options, now=self.now(), random=self._random.unit)
-        self.executions: dict[Key, Execution] = {}
+        self.executions: dict[AttemptKey, Execution] = {}
         self.running: list[Execution] = []
         self._free = host.concurrency
         self._waiting: deque[Execution] = deque()
@@ -246,7 +246,7 @@ class Process:
             self.world.saw("claimed ahead of a free slot")
             self._waiting.append(execution)
 
-    def _withdraw(self, keys: frozenset[Key]) -> None:
+    def _withdraw(self, keys: frozenset[AttemptKey]) -> None:
         back = [execution for execution in self._waiting if execution.job.key in keys]
         self._waiting = deque(execution for execution in self._waiting if execution.job.key not in keys)
         reports = [self._report(execution, Released()) for execution in back]
@@ -370,7 +370,7 @@ class Process:
             case _:
                 return Released()
 
-    def _tell(self, key: Key, reason: StopReason) -> None:
+    def _tell(self, key: AttemptKey, reason: StopReason) -> None:
         execution = self.executions.get(key)
         if execution is None or execution.ended or not execution.switch.tell(reason):
             return
@@ -490,7 +490,7 @@ class Process:
         lease = self.options.lease
         return claim.Order(command.queue, command.limit, command.slots, lease, command.without, command.past)
 
-    def _release(self, known: frozenset[Key]) -> bool:
+    def _release(self, known: frozenset[AttemptKey]) -> bool:
         release.release_unknown(known, worker=self.name, using=ALIAS)
         return release.holds_unknown(known, worker=self.name, using=ALIAS)
 

@@ -31,8 +31,9 @@ def transactions() -> dict[str, Transaction]:
     """Return the transaction that passes each failpoint; Django must have been set up."""
     from django_backwave.core.outcome import Succeeded
     from django_backwave.models import Attempt, Job, Pause
-    from django_backwave.store import mark, pause
+    from django_backwave.store import keys, mark, operations, pause
     from django_backwave.store.adjust import run_now
+    from django_backwave.store.again import run_again
     from django_backwave.store.atomic import Gate, completing
     from django_backwave.store.claim import claim
     from django_backwave.store.enqueue import insert_one
@@ -55,6 +56,7 @@ def transactions() -> dict[str, Transaction]:
         report,
         send,
     )
+    from tests.store.generations import one_to_forget, one_to_replace, one_to_run_again, one_to_send_back
 
     def complete(job):
         with completing(
@@ -83,6 +85,10 @@ def transactions() -> dict[str, Transaction]:
         send(report(job), now=after(-9))
         return []
 
+    def command(**changes):
+        days = {"deadline": after(300), "known_until": after(86_700)}
+        return operations.Command(new_job(), "digest", **days, plain=True)._replace(**changes)
+
     def two_alike():
         ready(queue="both")
         ready(queue="both", lease_seconds=5.0)
@@ -93,6 +99,7 @@ def transactions() -> dict[str, Transaction]:
         mark.begin(job.key, "charge", worker=WORKER, using="default", now=NOW)
         return job
 
+    again = Transaction(one_to_run_again, lambda job: keys.enqueue([job], using="default", now=NOW))
     take = Transaction(
         two_alike, lambda queue: claim(queue, 9, worker=WORKER, lease=LEASE, using="default", now=NOW)
     )
@@ -126,6 +133,12 @@ def transactions() -> dict[str, Transaction]:
             lambda: new_job(tags=(("shop", "north"), ("", "urgent"))),
             lambda job: insert_one(job, using="default", now=NOW),
         ),
+        "key: row locked": again,
+        "key: generation noted": again,
+        "replace: row written": Transaction(
+            one_to_replace, lambda job: keys.enqueue([job], using="default", now=NOW)
+        ),
+        "forget: keys deleted": Transaction(one_to_forget, lambda _: keys.forget(using="default", now=NOW)),
         "expire: rows written": sweep,
         "expire: history written": sweep,
         "release: row written": release,
@@ -136,6 +149,7 @@ def transactions() -> dict[str, Transaction]:
             lambda: list(cancel([ready().pk, ready().pk], using="default", now=NOW)),
             lambda ids: requeue(ids, **by_operator),
         ),
+        "run again: jobs written": Transaction(one_to_send_back, lambda ids: run_again(ids, **by_operator)),
         "adjust: rows written": Transaction(
             lambda: [ready(run_after=after(99)).pk, ready(run_after=after(99)).pk],
             lambda ids: run_now(ids, **by_operator),
@@ -149,6 +163,16 @@ def transactions() -> dict[str, Transaction]:
         ),
         "prune: jobs deleted": Transaction(
             ended, lambda _: prune(keep_done=1.0, keep_dead=1.0, using="default", now=NOW)
+        ),
+        "operation: recorded": Transaction(
+            command, lambda given: operations.carry_out(given, using="default", now=NOW)
+        ),
+        "resolve: tombstone written": Transaction(
+            command, lambda given: operations.resolve(given, timeout=9.0, using="default", now=NOW)
+        ),
+        "prune: operations deleted": Transaction(
+            lambda: operations.carry_out(command(), using="default", now=NOW) and None,
+            lambda _: operations.prune(using="default", now=after(99_999)),
         ),
         "once: row locked": Transaction(
             claimed, lambda job: mark.begin(job.key, "charge", worker=WORKER, using="default", now=NOW)

@@ -193,4 +193,4 @@ def test_it_joins_the_callers_transaction():
 
 def test_results_have_no_other_members():
     assert {result.value for result in RescheduleResult} == {"rescheduled", "running", "already finished"}
-    assert {result.value for result in ChangeResult} == {"changed", "running", "already finished"}
+    assert {result.value for result in ChangeResult} == {"changed", "running", "already finished", "keyed"}

@@ -125,16 +125,24 @@ class TestAnything(TestCase):
         assert [each and each.hex() for each in back] == [each and each.hex() for each in values]
 
 
+FIRST = '"2026-03-01T00:00:00+00:00"'
+
+
 @pytest.mark.parametrize(
     ("text", "written"),
     [
         (arrays.texts(["a", None, 'b"\\']), '{"a",NULL,"b\\"\\\\"}'),
+        (arrays.texts(['a"', 'a"']), '{"a\\"","a\\""}'),
+        (arrays.texts([None, None]), "{NULL,NULL}"),
+        (arrays.texts([]), "{}"),
         (arrays.numbers([1, None, 0.5]), "{1,NULL,0.5}"),
+        (arrays.numbers([2, 2]), "{2,2}"),
+        (arrays.numbers([0.0, -0.0]), "{0.0,-0.0}"),
         (arrays.flags([True, False]), "{t,f}"),
         (arrays.uuids([UUID(int=255)]), "{000000000000000000000000000000ff}"),
         (arrays.instants([datetime(2026, 3, 1, tzinfo=UTC), None]), '{"2026-03-01T00:00:00+00:00",NULL}'),
+        (arrays.instants([None, *[datetime(2026, 3, 1, tzinfo=UTC)] * 2]), f"{{NULL,{FIRST},{FIRST}}}"),
     ],
-    ids=["texts", "numbers", "flags", "uuids", "instants"],
 )
 def test_what_is_written(text, written):
     assert text == written

@@ -11,6 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_backwave.core.outcome import Released
+from django_backwave.core.protocol import AttemptKey
 from django_backwave.core.states import JobState
 from django_backwave.models import Job
 from django_backwave.store import claim as claiming
@@ -151,7 +152,7 @@ def test_a_claim_begins_lease_and_attempt(own, ends):
     assert (held.state, held.worker, held.attempt) == (JobState.RUNNING, WORKER, 5)
     assert held.lease_expires_at == after(ends)
     assert held.started_at is None
-    assert taken.key == (job.pk, 5)
+    assert taken.key == AttemptKey(job.pk, 5)
 
 
 def test_jobs_of_one_claim_keep_their_own_numbers():

@@ -114,6 +114,7 @@ def test_every_check_answers_in_a_fixed_order():
     assert checks == [
         "migrations",
         "schema",
+        "unreadable-rows",
         "lapsed-leases",
         "running-without-lease",
         "lease-without-running",

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from django_backwave.core.outcome import Cancelled, Released, Snoozed, Unroutable
-from django_backwave.core.protocol import Key, Renewal, Verdict
+from django_backwave.core.protocol import AttemptKey, Renewal, Verdict
 from django_backwave.core.states import TERMINAL, JobState
 from django_backwave.models import Job
 from django_backwave.store.expire import expire
@@ -319,5 +319,5 @@ def test_one_job_and_two_attempts_in_a_batch():
     verdicts = send(report(old, FAILED), report(new))
 
     assert verdicts == [Verdict.STALE, Verdict.APPLIED]
-    assert Key(old.job_id, 2) == new.key
+    assert AttemptKey(old.job_id, 2) == new.key
     assert outcomes(old) == [(1, "abandoned"), (2, "succeeded")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_backwave.core.protocol import CancelResult, Key, Renewal
+from django_backwave.core.protocol import AttemptKey, CancelResult, Renewal
 from django_backwave.core.states import JobState
 from django_backwave.ids import new_id
 from django_backwave.models import Worker
@@ -154,7 +154,7 @@ def test_many_leases_cost_few_statements(django_assert_max_num_queries):
 
 def test_unknown_keys_are_lost():
     """G9: a job that never was is lost."""
-    key = Key(new_id(), 1)
+    key = AttemptKey(new_id(), 1)
 
     renewals = heartbeat.renew({key: None}, worker=WORKER, lease=9, using="default", now=NOW)
 

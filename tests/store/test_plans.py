@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Job
+from django_backwave.store import plans
 from django_backwave.store.claim import Order, claim, scan, take
 from django_backwave.store.expire import expire, expire_waiting
 from django_backwave.store.heartbeat import renew
@@ -58,6 +59,12 @@ def crowd(django_db_setup, django_db_blocker):
 
 
 def statements(call, *args, **options):
+    """Return what a call sends to the jobs' table, as it sends it, and undo what it did."""
+    sent = sent_by(lambda: call(*args, using="default", **options))
+    return [(sql, params) for sql, params in sent if TABLE in sql]
+
+
+def sent_by(call):
     """Return what a call sends to the database, as it sends it, and undo what it did."""
     sent = []
 
@@ -67,16 +74,22 @@ def statements(call, *args, **options):
 
     with transaction.atomic():
         with connection.execute_wrapper(record):
-            call(*args, using="default", **options)
+            call()
         transaction.set_rollback(True)
-    return [(sql, params) for sql, params in sent if TABLE in sql]
+    return sent
 
 
 def plan(sql, params):
     """Run a statement, undo it, and return the plan that it ran by."""
     with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SHOW plan_cache_mode")
+        if cursor.fetchone() == ("force_generic_plan",) and isinstance(params, dict):  # by plans.fetch
+            statement = plans._statement("tried", sql)
+            cursor.execute(statement.prepare)
+            sql, params = statement.execute, [params[name] for name in statement.parameters]
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params)
         [[told]] = cursor.fetchall()
+        cursor.execute("DEALLOCATE ALL")
         transaction.set_rollback(True)
     [result] = json.loads(told) if isinstance(told, str) else told
     return result["Plan"]
@@ -104,7 +117,7 @@ SCANNED = ("Seq Scan", TABLE)
 
 @on_postgres
 @pytest.mark.slow
-@pytest.mark.usefixtures("crowd")
+@pytest.mark.usefixtures("crowd", "planner")
 class TestPostgres:
     def test_the_crowd_is_there(self):
         assert Job.objects.count() == 100_000

@@ -38,7 +38,7 @@ def order(past=()):
     return Order("paused", 10, 10, 60, ("paused",), past)
 
 
-@pytest.mark.usefixtures("crowd")
+@pytest.mark.usefixtures("crowd", "planner")
 def test_a_claim_without_paused_names_at_the_head_of_its_queue():
     """100,000 paused jobs stand first: each claim reads one window of them, and goes on behind it."""
     calls = statements(take, order(), worker=WORKER)

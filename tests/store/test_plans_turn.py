@@ -18,7 +18,12 @@ from django_backwave.store.settle import settle_and_take
 from tests.factories import GRACE, WORKER, report, send
 from tests.store.test_plans import TABLE, assert_indexed, buffers, nodes, plan, statements
 
-pytestmark = [pytest.mark.django_db, pytest.mark.only_on("postgres"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.only_on("postgres"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("planner"),
+]
 
 INDEXES = ("django_backwave_job_pkey", "backwave_claim")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_backwave.core.protocol import Key
+from django_backwave.core.protocol import AttemptKey
 from django_backwave.core.states import JobState
 from django_backwave.store.release import release_unknown
 from tests.factories import (
@@ -56,7 +56,7 @@ def test_known_jobs_stay():
 def test_an_old_attempt_does_not_make_a_job_known():
     """G2: it is the attempt that is known, so that a lost claim of a job held before goes back."""
     old = lapsed()
-    new = Key(old.job_id, 2)
+    new = AttemptKey(old.job_id, 2)
     row(old).delete()
     claimed(id=old.job_id, attempt=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_type
 
-from django_backwave import Backoff, JobContext, JobResult, job
+from django_backwave import Backoff, JobContext, JobHandle, JobResult, job
 
 if TYPE_CHECKING:
     from django_backwave.jobs import BackWaveTask
@@ -52,6 +52,9 @@ def right() -> None:
     book.enqueue(7, copy=True)
     fetch.enqueue("https://example.org")
     assert_type(add.get_result("id"), JobResult)
+    assert_type(add.enqueue(1).handle, JobHandle)
+    assert_type(JobHandle.loads(add.enqueue(1).dumps()).get_result(), JobResult)
+    add.enqueue(1).wait(timeout=timedelta(seconds=5))
     anything: list[BackWaveTask] = [add, greet, book, fetch]
     for one in anything:
         one.enqueue("whatever", it=1)
@@ -60,6 +63,7 @@ def right() -> None:
 async def right_in_a_coroutine() -> None:
     assert_type(await add.aenqueue(1), JobResult)
     await add.using(priority=1).aenqueue(1, b=2)
+    await (await add.aenqueue(1)).await_(timeout=5)
 
 
 def wrong() -> None:

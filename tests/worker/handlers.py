@@ -6,6 +6,7 @@ Most wait for a file to appear, so that a test decides when they go on.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import threading
@@ -21,6 +22,12 @@ def write(journal: str, line: str) -> str:
     """Do one small thing."""
     append(journal, line)
     return line
+
+
+@job
+def collector() -> list[int]:
+    """Return how this process looks for garbage: after how many new objects, and how many it leaves out."""
+    return [gc.get_threshold()[0], gc.get_freeze_count()]
 
 
 @job

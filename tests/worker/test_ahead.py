@@ -172,7 +172,11 @@ def test_what_waits_behind_a_handler_that_turns_slow_is_another_workers_within_a
         wait_until(lambda: set(crowd.states()) == {JobState.SUCCEEDED})
 
     assert {row.failures for row in _read(behind)} == {0}
-    assert {row.pk: row.attempt - 1 for row in _read(behind)} == attempts
+    # The other may have handed some back, too, where the machine was slow; the slow one ran none of them.
+    assert all(row.attempt > attempts[row.pk] for row in _read(behind))
+    [other] = set(Attempt.objects.filter(job__in=behind).values_list("worker", flat=True))
+    [mine] = set(Attempt.objects.filter(job__in=crowd.holding).values_list("worker", flat=True))
+    assert other != mine
     assert len(journal(crowd.folder / "behind")) == 20
 
 

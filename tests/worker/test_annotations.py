@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_backwave.core.protocol import Key, Renewal
+from django_backwave.core.protocol import AttemptKey, Renewal
 from django_backwave.core.states import JobState
 from django_backwave.models import Tag
 from django_backwave.notes import Progress
@@ -199,7 +199,7 @@ class FakeWorker:
         self.fed.append(event)
 
 
-KEY: Key = claimed().key
+KEY: AttemptKey = claimed().key
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from django_backwave import Stopped, registry
 from django_backwave.context import StopSwitch
 from django_backwave.core.outcome import Cancelled, Failed, Succeeded
 from django_backwave.core.protocol import StopReason
+from django_backwave.hooks import around
 from django_backwave.jobs import BackWaveTask
 from django_backwave.worker.execution import Execution
 from tests.api import hooks
@@ -30,7 +31,9 @@ def attempt(monkeypatch, settings):
         monkeypatch.setattr(registry, "resolve", {NAME: task}.get)
         switch = StopSwitch(lease_ends=60.0, clock=lambda: 0.0)
         job = claimed(name=NAME, headers=headers)
-        execution = Execution(job, "host:1:a", switch, claimed_at=0.0, using="default", completed=bool)
+        execution = Execution(
+            job, "host:1:a", switch, claimed_at=0.0, using="default", completed=bool, around=around()
+        )
         hooks.LOG.clear()
         if told:
             switch.tell(told)
@@ -157,10 +160,3 @@ def test_none_swallows_a_stop(attempt):
 
 def test_they_are_not_entered_for_an_attempt_that_never_starts(attempt):
     assert attempt(note_tenant, "outer", told=StopReason.CANCEL) == (Cancelled(), [])
-
-
-def test_a_wrong_path_is_the_attempts_failure(attempt):
-    outcome, _ = attempt(note_tenant, "gone")
-
-    assert outcome.error.class_path.endswith("ImproperlyConfigured")
-    assert "'tests.api.hooks.gone'" in outcome.error.message

@@ -10,6 +10,7 @@ import queue
 import pytest
 from django.core.cache import cache
 from django.db import connection, connections, transaction
+from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from django_backwave import registry
@@ -204,3 +205,70 @@ def test_a_failed_statement_costs_the_next_job_nothing(thread, caplog):
 def raw_connection():
     connection.ensure_connection()
     return connection.connection
+
+
+def test_a_connection_that_was_closed_and_opened_again_is_cleaned_like_any_other(thread, caplog):
+    def close():
+        Entry.objects.count()
+        connection.close()
+
+    def leave_open():
+        transaction.atomic().__enter__()
+        Entry.objects.create(key="half", value="done")
+
+    thread.run(close)
+    thread.run(leave_open)
+    thread.run(lambda: Entry.objects.create(key="whole", value="done") and None)
+
+    assert [entry.key for entry in Entry.objects.all()] == ["whole"]
+    assert LEFT_OPEN in caplog.text
+
+
+def test_a_connection_of_the_handlers_own_is_left_alone(thread, caplog):
+    """Only what an alias stands for is ours to clean."""
+    kept, seen = [], []
+
+    def keep():
+        own = connections["default"].copy()
+        own.set_autocommit(False)
+        kept.append(own)
+
+    thread.run(remember(seen, raw_connection))
+    thread.run(keep)
+    thread.run(remember(seen, raw_connection))
+    thread.run(lambda: kept.pop().close())
+
+    assert seen[0] is seen[1]
+    assert caplog.text == ""
+
+
+def test_a_connection_whose_alias_is_gone_stops_nobody(thread):
+    kept = []
+
+    def keep():
+        name = "for a moment"
+        connections[name] = connections["default"].copy(name)
+        connections[name].ensure_connection()
+        kept.append(connections[name])
+        del connections[name]
+
+    thread.run(keep)
+    thread.run(lambda: Entry.objects.count() and None)
+    thread.run(lambda: kept.pop().close())
+
+
+def test_a_connection_of_whose_opening_nobody_told_is_found_by_and_by(thread, caplog):
+    def leave_open():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection_created, "send", lambda **_: [])
+            connection.close()
+            transaction.atomic().__enter__()
+            Entry.objects.create(key="half", value="done")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ASK_AFTER", 0.0)
+        thread.run(leave_open)
+    thread.run(lambda: Entry.objects.create(key="whole", value="done") and None)
+
+    assert [entry.key for entry in Entry.objects.all()] == ["whole"]
+    assert LEFT_OPEN in caplog.text

@@ -297,10 +297,10 @@ def only_handler(monkeypatch):
         handler = logging.NullHandler(level)
         for each in filters:
             handler.addFilter(each)
-        monkeypatch.setattr(signalling.tasks_logger, "handlers", [handler])
-        monkeypatch.setattr(signalling.tasks_logger, "propagate", False)
+        monkeypatch.setattr(tasks_logger, "handlers", [handler])
+        monkeypatch.setattr(tasks_logger, "propagate", False)
         # The backport's has no level of its own.
-        monkeypatch.setattr(signalling.tasks_logger, "level", logging.INFO)
+        monkeypatch.setattr(tasks_logger, "level", logging.INFO)
 
     return use
 
@@ -337,6 +337,29 @@ def test_a_result_is_built_for_djangos_log_lines_if_their_level_is_on(run, built
 def test_a_result_is_built_when_somebody_listens(run, built, heard):
     run(fine)
     assert built == ["of_claim", "of_end"]
+
+
+def test_who_hears_of_starts_is_asked_once_for_each_claim(run, notifier, only_handler, request):
+    """And at each start where nothing is claimed, as above."""
+    starts = []
+
+    def receive(**given):
+        starts.append(given)
+
+    only_handler(logging.ERROR)
+    notifier.listen()
+    task_started.connect(receive)
+    request.addfinalizer(lambda: task_started.disconnect(receive))
+    execution = run(fine)
+    assert not starts
+
+    second = Notifier()
+    second.start()
+    second.listen()
+    second.began(execution)
+    second.stop(5.0)
+
+    assert len(starts) == 1
 
 
 def test_no_result_is_built_for_a_retry(run, built, only_handler):

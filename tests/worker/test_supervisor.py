@@ -273,6 +273,15 @@ def test_a_drain_goes_on_after_a_death(tmp_path):
     assert outcomes(poison) == [(1, "abandoned"), (2, "abandoned")]
 
 
+@contextmanager
+def both_held_up(process):
+    """Hold a lock for which both children have come to wait: others may read the jobs, and not write."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {Job._meta.db_table} IN SHARE MODE")
+        wait_until(lambda: waiting_for_the_lock(cursor) == 2, what=process)
+        yield
+
+
 @pytest.mark.only_on("postgres")
 def test_a_claim_that_commits_after_its_childs_death_is_found(tmp_path):
     """§9.16: the server carries on with what it was sent, and nobody is there to take the jobs."""
@@ -280,10 +289,13 @@ def test_a_claim_that_commits_after_its_childs_death_is_found(tmp_path):
         children = pids(process)
         announced = Worker.objects.filter(pid__in=children)
         wait_until(lambda: announced.count() == 2)
+        # Who has not prepared its claim waits for the lock with that, and then with nothing that commits.
+        first = enqueue("write", tmp_path / "first", "done", due_in=1.0)
+        with both_held_up(process):
+            pass
+        wait_for_state(first, JobState.SUCCEEDED)
         job = enqueue("write", tmp_path / "journal", "done", due_in=1.0)
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"LOCK TABLE {Job._meta.db_table} IN SHARE MODE")  # others may read, and not write
-            wait_until(lambda: waiting_for_the_lock(cursor) == 2, what=process)
+        with both_held_up(process):
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
             # Withdrawn after the first look at what they left, which has found nothing.

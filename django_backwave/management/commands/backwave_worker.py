@@ -182,6 +182,8 @@ class Command(BaseCommand):
                 "have no time-outs. Give the worker an alias past the pooler: --database ALIAS",
                 using,
             )
+        if self._ends_process:
+            memory.collect_less_often()
         return Worker(
             Options(
                 queues=tuple(dict.fromkeys(options["queues"])) if options["queues"] else None,

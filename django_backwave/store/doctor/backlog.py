@@ -11,6 +11,7 @@ from django_backwave.store import clock, monitor
 from django_backwave.store.doctor.results import Limits, Result, Severity, Unavailable, counted, listed
 from django_backwave.store.overview import SILENCE
 from django_backwave.store.pause import pauses
+from django_backwave.store.unreadable import sound_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -89,8 +90,8 @@ def check_names(
 def check_pauses(limits: Limits, *, using: str, now: datetime | None) -> Iterator[Result]:
     """Tell of what has been paused for so long that it may have been forgotten."""
     before = clock.after(clock.read(using, now), -limits.pause_age)
-    old = Pause.objects.using(using).filter(at__lte=before).order_by("at")[: MOST + 1]
-    held = [f"{pause} since {to_utc(pause.at):%Y-%m-%d %H:%M} UTC" for pause in old]
+    old = Pause.objects.using(using).filter(at__lte=before).order_by("at")
+    held = [f"{pause} since {to_utc(pause.at):%Y-%m-%d %H:%M} UTC" for pause in sound_rows(old, MOST + 1)]
     if held:
         yield Result(
             check="pauses",

@@ -11,6 +11,7 @@ from django.db import DatabaseError, connections, transaction
 from django_backwave.core.states import TERMINAL
 from django_backwave.store.doctor import backlog, rows, schema, server
 from django_backwave.store.doctor.results import Limits, Result, Severity, Unavailable
+from django_backwave.store.unreadable import is_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -71,6 +72,7 @@ def _groups(
 
     yield _Group(("migrations",), partial(schema.check_migrations, using=using))
     yield _Group(("schema",), partial(schema.check_schema, using=using))
+    yield _Group(("unreadable-rows",), partial(rows.check_readable, limits, using=using))
     yield _Group(("lapsed-leases",), partial(rows.check_lapsed, limits, **at))
     yield _Group(rows.ROW_CHECKS, lambda: rows.check_rows(sample()))
     yield _Group(rows.HISTORY_CHECKS, lambda: rows.check_history(sample(), using=using))
@@ -90,8 +92,13 @@ def _answers(group: _Group, limits: Limits, using: str) -> Iterator[Result]:
             found = {result.check: result for result in group.run()}
     except Unavailable as reason:
         found = {check: _unanswered(check, Severity.UNAVAILABLE, str(reason)) for check in group.checks}
-    except DatabaseError as error:
-        found = {check: _failed(check, error) for check in group.checks}
+    except Exception as error:
+        if is_unreadable(error):
+            found = {check: _unreadable(check) for check in group.checks}
+        elif isinstance(error, DatabaseError):
+            found = {check: _failed(check, error) for check in group.checks}
+        else:
+            raise
     for check in group.checks:
         yield found.get(check) or Result(check=check, severity=Severity.OK, text="nothing found")
 
@@ -99,6 +106,15 @@ def _answers(group: _Group, limits: Limits, using: str) -> Iterator[Result]:
 def _unanswered(check: str, severity: Severity, text: str, remedy: str = "") -> Result:
     line = text.strip().splitlines()[0].rstrip(".")
     return Result(check=check, severity=severity, text=f"{line}.", remedy=remedy)
+
+
+def _unreadable(check: str) -> Result:
+    return _unanswered(
+        check,
+        Severity.WARNING,
+        "could not be made: rows that it reads hold what is no value of their columns",
+        "Somebody has written them by hand; correct them there.",
+    )
 
 
 def _failed(check: str, error: DatabaseError) -> Result:

@@ -11,21 +11,22 @@ when the history has been read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import batched
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from django.db.models import Count, F, Max, Min, Q
 
-from django_backwave.core.states import FAILURES, TERMINAL, AttemptOutcome, JobState
+from django_backwave.core.states import FAILURES, PENDING, TERMINAL, AttemptOutcome, JobState
 from django_backwave.models import Attempt, Job, Lease
-from django_backwave.store import clock, monitor
+from django_backwave.models.fields import by_instant
+from django_backwave.store import clock, monitor, unreadable
 from django_backwave.store.doctor.results import Limits, Result, Severity, counted, listed
 from django_backwave.store.retention import KEPT_ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
-    from uuid import UUID
 
     from django.db.models import QuerySet
 
@@ -34,8 +35,6 @@ SLICE = 500
 
 #: Pairs of queue and priority of which ready jobs are looked at.
 MOST_LANES = 100
-
-_PENDING = (JobState.WAITING, JobState.READY)
 
 
 class Row(NamedTuple):
@@ -85,26 +84,51 @@ def ready_rows(limits: Limits, *, using: str) -> list[Row]:
     ready = Job.objects.using(using).filter(state=JobState.READY.value)
     found: list[Row] = []
     for queue, priority in lanes:
-        found += _read(ready.filter(queue=queue, priority=priority).order_by("due_at", "pk")[:share])
+        found += _read(
+            ready.filter(queue=queue, priority=priority).order_by(by_instant("due_at"), "pk")[:share]
+        )
     return found
 
 
 def running_rows(limits: Limits, *, using: str) -> list[Row]:
     """Return the running jobs whose leases end first."""
-    return _read(Lease.objects.using(using).order_by("lease_expires_at")[: limits.rows])
+    return _read(Lease.objects.using(using).order_by(by_instant("lease_expires_at"))[: limits.rows])
 
 
 def finished_rows(state: JobState, limits: Limits, *, using: str) -> list[Row]:
     """Return the jobs of a terminal state that ended last, after those of which nobody knows when."""
     jobs = Job.objects.using(using).filter(state=state.value)
     # In order, for that needs the index: there are ready jobs without such a time, which mislead the planner.
-    undated = _read(jobs.filter(finished_at=None).order_by("finished_at")[: limits.rows])
-    dated = jobs.filter(finished_at__isnull=False).order_by("-finished_at")
+    undated = _read(jobs.filter(finished_at=None).order_by(by_instant("finished_at"))[: limits.rows])
+    dated = jobs.filter(finished_at__isnull=False).order_by(by_instant("finished_at", descending=True))
     return undated + _read(dated[: limits.rows - len(undated)])
 
 
 def _read(jobs: QuerySet[Job] | QuerySet[Lease]) -> list[Row]:
-    return [Row._make(values) for values in jobs.values_list(*Row._fields)]
+    rows = jobs.values_list(*Row._fields)
+    return [Row._make(values) for values in rows if all(map(isinstance, values, _KINDS))]
+
+
+#: What a row's values are, unless somebody has written by hand what they cannot be.
+_KINDS: tuple[Any, ...] = (
+    *(UUID, str, str, int, int, int, int, str),
+    *(datetime | None, datetime, datetime | None, datetime | None),
+)
+
+
+def check_readable(limits: Limits, *, using: str) -> Iterator[Result]:
+    """Tell of jobs that have not ended, and that no worker can read."""
+    found = unreadable.find_open(limits.rows + 1, using=using)
+    if found:
+        number = counted(min(len(found), limits.rows), "job", more=len(found) > limits.rows)
+        columns = sorted({field.name for row in found for field in row.fields})
+        yield Result(
+            check="unreadable-rows",
+            severity=Severity.ERROR,
+            text=f"{number} with values that cannot be read, in {', '.join(columns)}.",
+            remedy="Somebody has written them by hand. A worker that comes across one quarantines it, and its"
+            " cause says what stood there; correct the others where they were written.",
+        )
 
 
 # Leases.
@@ -113,7 +137,11 @@ def _read(jobs: QuerySet[Job] | QuerySet[Lease]) -> list[Row]:
 def check_lapsed(limits: Limits, *, using: str, now: datetime | None) -> Iterator[Result]:
     """Tell of leases that were over long ago and that no worker has swept."""
     at = clock.read(using, now)
-    over = Lease.objects.using(using).expired(clock.after(at, -limits.unswept)).order_by("lease_expires_at")
+    over = (
+        Lease.objects.using(using)
+        .expired(clock.after(at, -limits.unswept))
+        .order_by(by_instant("lease_expires_at"))
+    )
     rows = _read(over[: limits.rows + 1])
     if rows:
         number = counted(min(len(rows), limits.rows), "lease", more=len(rows) > limits.rows)
@@ -153,7 +181,7 @@ _RULES: tuple[tuple[str, str, str, Callable[[Row], bool]], ...] = (
         "forgotten-cancels",
         "waiting to run although their cancel was requested",
         "Cancel them again: a job whose cancel was requested never runs again by itself.",
-        lambda row: row.state in _PENDING and row.cancel_requested_at is not None,
+        lambda row: row.state in PENDING and row.cancel_requested_at is not None,
     ),
 )
 
