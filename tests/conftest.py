@@ -33,3 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("only_on")
         if marker and chosen() not in marker.args:
             item.add_marker(pytest.mark.skip(reason=only_on_reason(marker.args)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to run side by side what must run one by one: pytest-xdist says nothing if it has no groups."""
+    config = session.config
+    if getattr(config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError(
+            f"pytest-xdist does not group tests with pytest {pytest.__version__}."
+            " Install a pytest that pyproject.toml allows, or run `make test SIDE_BY_SIDE=`."
+        )

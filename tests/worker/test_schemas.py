@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 
 import pytest
 
@@ -120,13 +121,20 @@ def stored(schema, file):
 @pytest.mark.process
 @pytest.mark.django_db(transaction=True)
 def test_in_a_rolling_deploy_each_job_runs_where_it_is_understood(tmp_path):
-    """The old worker meets a new job first, and hands it back until the new worker has come."""
+    """The old worker meets a new job first, and hands it back until the new worker has come.
+
+    It is frozen then, for both would look when the job is due again, and which comes first is mere luck.
+    """
     file = tmp_path / "journal"
     with support.worker("--poll", "0.1", **code("receipt/1")) as old:
         new_job = stored("receipt/2", file)
         old.wait_for(f"job={new_job.pk}", "outcome=unroutable", "next=released")
-        with support.worker("--poll", "0.1", **code("receipt/2", "receipt/1")):
-            row = wait_for_state(new_job, JobState.SUCCEEDED)
+        old.send(signal.SIGSTOP)
+        try:
+            with support.worker("--poll", "0.1", **code("receipt/2", "receipt/1")):
+                row = wait_for_state(new_job, JobState.SUCCEEDED)
+        finally:
+            old.send(signal.SIGCONT)
         old_job = stored("receipt/1", file)
         wait_for_state(old_job, JobState.SUCCEEDED)
 
