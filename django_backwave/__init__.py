@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from django_backwave.core.states import JobState
     from django_backwave.exceptions import EnqueueOutcomeUnknown, GiveUp, Retry, Snooze, Stopped
     from django_backwave.handles import JobHandle
-    from django_backwave.jobs import enqueue_many, job
+    from django_backwave.jobs import aenqueue_many, enqueue_many, job
     from django_backwave.outcome import Receipt, atomic
     from django_backwave.prepared import PreparedEnqueue
     from django_backwave.results import JobResult
@@ -41,6 +41,7 @@ _HOMES = {
     "Retry": "django_backwave.exceptions",
     "Snooze": "django_backwave.exceptions",
     "Stopped": "django_backwave.exceptions",
+    "aenqueue_many": "django_backwave.jobs",
     "atomic": "django_backwave.outcome",
     "enqueue_many": "django_backwave.jobs",
     "job": "django_backwave.jobs",
@@ -63,6 +64,7 @@ __all__ = [
     "Retry",
     "Snooze",
     "Stopped",
+    "aenqueue_many",
     "atomic",
     "enqueue_many",
     "job",

@@ -145,7 +145,8 @@ class JobResult(AnyResult):  # type: ignore[misc] # frozen at run time, not in t
         """Send a dead-lettered, quarantined or cancelled job back, due now; return what that did.
 
         Its failures are forgotten unless ``reset_failures`` is false. This result stays as it was read until
-        ``refresh()``. Raises TaskResultDoesNotExist if the job has been pruned.
+        ``refresh()``. Raises TaskResultDoesNotExist if the job has been pruned, and KeyBusy while another
+        generation of its key is unfinished.
         """
         return self._backend().requeue(self.id, reset_failures=reset_failures)
 

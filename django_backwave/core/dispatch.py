@@ -48,7 +48,3 @@ class Rotation:
     def drop(self, name: str) -> None:
         """Forget a queue: it gave fewer jobs than were asked for."""
         self._turns.pop(name, None)
-
-    def clear(self) -> None:
-        """Forget all queues."""
-        self._turns.clear()

@@ -20,7 +20,11 @@ class Lookout:
     """The times of the scans, and what the latest one means."""
 
     def __init__(self, now: float, *, poll: float, random: Callable[[], float]) -> None:
-        """Begin with a scan at once; ``poll``: the longest wait in seconds."""
+        """Begin with a scan at once.
+
+        ``poll``: about the longest wait of an idle worker in seconds, for chance makes it up to a quarter
+        longer. While there is work a slow scan may be followed by up to ``SCAN_CAP`` seconds without one.
+        """
         self._poll = poll
         self._random = random
         self._idle = 0

@@ -89,7 +89,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Unroutable:
-    """No handler here serves the job's name, or its arguments do not fit; no failure counts."""
+    """No handler here has the job's name, or it does not take its schema, or the arguments do not fit.
+
+    No failure counts.
+    """
 
     reason: str
 

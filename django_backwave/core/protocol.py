@@ -52,11 +52,11 @@ class Claimed(NamedTuple):
     """A job as a claim hands it to a worker: its row, with the lease that begins now.
 
     ``lease_seconds`` is the job's own lease or None for the worker's; ``unroutable_for`` as in
-    ``outcome.Numbers``; ``headers`` is JSON text; ``claimed_at`` is the database's time of the claim.
+    ``outcome.HasNumbers``; ``headers`` is JSON text; ``claimed_at`` is the database's time of the claim.
     ``logical_key``: the key of which this job is a ``generation``, if it has one.
     ``may_wait``: whether it may be claimed ahead of a free slot. A crash costs what was claimed a failure,
-    begun or not: so a job may wait only in its first attempt, if that is not its last, and if nothing says by
-    when it must start.
+    begun or not: so a job may wait only before any failure, whatever the number of its attempt, if one is not
+    its last, and if nothing says by when it must start.
     """
 
     job_id: UUID

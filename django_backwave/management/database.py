@@ -1,4 +1,4 @@
-"""What every command asks about the jobs' database before it begins."""
+"""What commands ask about the jobs' database before it begins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
 from django_backwave.backend import jobs_database
-from django_backwave.store.monitor import tables_missing
+from django_backwave.store.doctor.results import listed
+from django_backwave.store.heartbeat import is_one_database
+from django_backwave.store.monitor import missing
 
 
 def usable_database(alias: str | None) -> str:
@@ -19,11 +21,29 @@ def usable_database(alias: str | None) -> str:
         known = ", ".join(sorted(connections))
         raise CommandError(f"There is no database {using!r} in DATABASES; there are: {known}.")
     try:
-        missing = tables_missing(using=using)
+        gaps = missing(using=using)
     except DatabaseError as error:
         raise CommandError(f"Database {using!r} cannot be reached: {str(error).strip()}") from error
-    if missing:
+    if gaps:
         raise CommandError(
-            f"Database {using!r} has no table {', '.join(missing)}. Run: manage.py migrate --database {using}"
+            f"Database {using!r} has no {listed(gaps)}. Run: manage.py migrate --database {using}"
         )
     return using
+
+
+def handlers_database(using: str, *, name: str) -> str:
+    """Return the alias by which the project's code knows the database that an alias leads to.
+
+    That of the jobs' database, if both are one: a handler writes by it, so its transactions are there. Else
+    the alias itself. ``name``: a worker's name to find it out by. Raises CommandError if it cannot be asked.
+    """
+    code = jobs_database()
+    if code == using:
+        return using
+    try:
+        there = code in connections and not missing(using=code)
+        return code if there and is_one_database(using, code, name=name) else using
+    except DatabaseError as error:
+        raise CommandError(
+            f"Handlers use database {code!r}, which cannot be reached: {str(error).strip()}"
+        ) from error

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_backwave.core.limits import KEY_LENGTH, NAME_LENGTH, QUEUE_LENGTH, SCHEMA_LENGTH, WORKER_LENGTH
-from django_backwave.core.states import REQUEUEABLE, TERMINAL, JobState
+from django_backwave.core.states import TERMINAL, JobState
 from django_backwave.ids import new_id
 from django_backwave.models.fields import (
     ExactCharField,
@@ -123,8 +123,3 @@ class Job(models.Model):
     def job_state(self) -> JobState:
         """The state as a member of its enum."""
         return JobState(self.state)
-
-    @property
-    def is_requeueable(self) -> bool:
-        """Whether an operator may send the job back."""
-        return self.job_state in REQUEUEABLE

@@ -166,3 +166,16 @@ def announce(
 def withdraw(name: str, *, using: str) -> None:
     """Delete the row of a worker that ends in order."""
     Worker.objects.using(using).filter(name=name).delete()
+
+
+def is_one_database(using: str, other: str, *, name: str) -> bool:
+    """Find out whether two aliases lead to one database: what is written over one is read over the other.
+
+    ``name``: that of a worker which nobody else has. Its row is there for a moment only.
+    """
+    nothing: dict[str, Any] = {"host": "", "pid": 0, "queues": [], "names": [], "version": ""}
+    announce(name=name, started_at=clock.read(using), concurrency=1, using=using, **nothing)
+    try:
+        return Worker.objects.using(other).filter(name=name).exists()
+    finally:
+        withdraw(name, using=using)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from django_backwave.models import Job, Key
 from django_backwave.store.committing import committing
@@ -44,6 +44,32 @@ def _locking[AnyModel: Model](
     if features.has_select_for_no_key_update:
         options["no_key"] = True  # nothing here changes a key, so inserts that point at it may go on
     return rows.select_for_update(**options)
+
+
+#: MySQL's variable with the isolation level of a session.
+MYSQL_ISOLATION = "transaction_isolation"
+
+#: MySQL's error: the isolation level cannot be changed while a transaction is in progress.
+MYSQL_REFUSES_IN_TRANSACTION = 1568
+
+
+def is_in_transaction(using: str) -> bool:
+    """Ask a MySQL server whether this thread has a transaction open, for drivers that do not know."""
+    connection: Any = connections[using]
+    with connection.cursor() as cursor:
+        if connection.mysql_is_mariadb:
+            cursor.execute("SELECT @@in_transaction")
+            return bool(cursor.fetchone()[0])
+        # MySQL has no such variable: try what it refuses in one, with the level that it has anyway.
+        cursor.execute(f"SELECT @@{MYSQL_ISOLATION}")
+        level = cursor.fetchone()[0].replace("-", " ")
+        try:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        except OperationalError as error:
+            if error.args[0] != MYSQL_REFUSES_IN_TRANSACTION:
+                raise
+            return True
+    return False
 
 
 @contextmanager

@@ -31,8 +31,6 @@ SLICE, WINDOW = 1000, 20_000
 #: How far a count goes: so many jobs, in so many windows.
 MOST_COUNTED, MOST_WINDOWS = 10_000, 25
 
-Operation = "Callable[..., Mapping[UUID, Enum]]"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

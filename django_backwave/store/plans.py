@@ -39,9 +39,10 @@ UNSHAKEN = {
     "jit": "off",
 }
 
-#: What says that names do not stay with us, or that a migration has changed what a statement returns:
-#: an unknown name, one that is taken, "cached plan must not change result type".
-_SHAKEN = frozenset({"26000", "42P05", "0A000"})
+#: What says that names do not stay with us, that a migration has changed what a statement returns, or that
+#: the project's own cursors send parameters apart from the text, which EXECUTE does not take: an unknown
+#: name, one that is taken, "cached plan must not change result type", no parameter $1, no type for it.
+_SHAKEN = frozenset({"26000", "42P05", "0A000", "42P02", "42P18"})
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 

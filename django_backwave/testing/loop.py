@@ -51,7 +51,13 @@ class _AtOnce(Notifier):
         self._told: list[tuple[Callable[[Signaller], None], contextvars.Context]] = []
         self._signaller = _Here()
 
-    def _put(self, tell: Callable[[Signaller], None], context: contextvars.Context | None = None) -> None:
+    def _put(
+        self,
+        tell: Callable[[Signaller], None],
+        context: contextvars.Context | None = None,
+        *,
+        usual: bool = False,
+    ) -> None:
         self._told.append((tell, contextvars.copy_context() if context is None else context))
 
     def flush(self) -> None:
@@ -180,13 +186,14 @@ class Loop:
         roll_back_what_is_open()
         report = attempt.final(report)
         verdict = Verdict.APPLIED if report.settled else self._settle(report)
+        error = attempt.error  # which the notifier lets go
         self._notifier.settled([(attempt, verdict)], grace=self._grace)
         self._notifier.flush()
         run = Run(
             result=_result(job, self._name),
             outcome=self._outcome(report, verdict),
             attempt=job.attempt,
-            error=attempt.error,
+            error=error,
         )
         return run, report.outcome
 

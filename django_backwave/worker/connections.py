@@ -19,10 +19,11 @@ from django.dispatch import receiver
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_backwave.store import plans
+from django_backwave.store.locking import is_in_transaction
 from django_backwave.worker import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger("django_backwave.worker")
 
@@ -88,24 +89,31 @@ _unbounded: set[str] = set()
 def takes_bounds(using: str) -> bool:
     """Find out whether an alias takes our time-outs as start-up parameters: a pooler may not.
 
-    Connects once, on a connection of its own, and remembers a refusal for ``own_connection``. Errors of
-    other kinds say nothing and are left to whoever connects next.
+    Found out by trial, for each pooler has other words for its refusal: it counts if it comes again after a
+    connection without them has worked, and is remembered for ``own_connection``.
     """
-    probe = connections[using].copy()
-    if probe.vendor == "postgresql":
-        _postgres(probe.settings_dict["OPTIONS"], LONGEST_STATEMENT)
-        try:
-            probe.ensure_connection()
-        except OperationalError as error:
-            if "unsupported startup parameter" in str(error):
-                _unbounded.add(using)
-        finally:
-            probe.close()
+    if connections[using].vendor == "postgresql":
+        tries = (_connects(using, bounded=bounded) for bounded in (True, False, True))
+        if not next(tries) and next(tries) and not next(tries):
+            _unbounded.add(using)
     return using not in _unbounded
+
+
+def _connects(using: str, *, bounded: bool) -> bool:
+    probe = connections[using].copy()
+    _postgres(probe.settings_dict["OPTIONS"], LONGEST_STATEMENT, bounded=bounded)
+    try:
+        probe.ensure_connection()
+    except OperationalError:
+        return False
+    finally:
+        probe.close()
+    return True
 
 
 def _postgres(options: dict[str, Any], longest: float, *, bounded: bool = True) -> None:
     options.pop("pool", None)
+    options.pop("server_side_binding", None)  # PostgreSQL binds no parameters of an EXECUTE
     millis = int(longest * 1000)
     parameters = {
         "statement_timeout": millis,
@@ -213,23 +221,28 @@ class Hygiene:
     def before(self) -> None:
         """Drop connections that have died while the thread was idle."""
         if clock.monotonic() - self._used_at >= ASK_AFTER:
-            for connection in _in_use():
-                if not connection.is_usable():
-                    drop_connection(connection.alias)
+            self._drop_all_but(lambda connection: bool(connection.is_usable()))
 
     def after(self) -> None:
         """Roll back what the handler left open, and drop connections that errors have broken."""
-        for connection in _in_use():
-            if not _clean(connection):
-                drop_connection(connection.alias)
+        self._drop_all_but(_clean)
         self._used_at = clock.monotonic()
+
+    def _drop_all_but(self, is_fit: Callable[[Any], bool]) -> None:
+        for connection in _in_use():
+            try:
+                fit = is_fit(connection)
+            except Exception:  # it has died, and the driver says so to whoever asks anything of it
+                fit = False
+            if not fit:
+                drop_connection(connection.alias)
 
 
 def _clean(connection: Any) -> bool:
     """Return whether the next job may use a connection as it is."""
     if _lost(connection):
         return False
-    if connection.in_atomic_block or not connection.autocommit or _in_transaction(connection):
+    if connection.in_atomic_block or not connection.autocommit or _left_open(connection):
         logger.warning(
             "action=transaction_left_open database=%s: rolled back; a handler must end what it begins",
             connection.alias,
@@ -253,7 +266,9 @@ def in_transaction(using: str) -> bool:
     connection: Any = connections[using]
     if connection.connection is None:
         return bool(connection.in_atomic_block)
-    return connection.in_atomic_block or not connection.autocommit or _in_transaction(connection)
+    if connection.in_atomic_block or not connection.autocommit:
+        return True
+    return is_in_transaction(using) if _is_silent(connection) else _ask_driver(connection)
 
 
 def _lost(connection: Any) -> bool:
@@ -268,16 +283,26 @@ def _lost(connection: Any) -> bool:
     return False
 
 
-def _in_transaction(connection: Any) -> bool:
-    """Ask the driver, without a round trip, whether a transaction was begun behind Django's back."""
+def _left_open(connection: Any) -> bool:
+    """Whether a transaction was begun behind Django's back, and not ended."""
+    if not _is_silent(connection):
+        return _ask_driver(connection)
+    connection.connection.rollback()  # in case there is one: a round trip costs less than a lost write
+    return False
+
+
+def _is_silent(connection: Any) -> bool:
+    """Whether the driver knows nothing of transactions, as mysqlclient."""
+    return connection.vendor == "mysql" and not hasattr(connection.connection, "server_status")
+
+
+def _ask_driver(connection: Any) -> bool:
     raw = connection.connection
     match connection.vendor:
         case "postgresql":
             return bool(raw.info.transaction_status != 0)
         case "sqlite":
             return bool(raw.in_transaction)
-        case "mysql" if hasattr(raw, "server_status"):
-            return bool(raw.server_status & MYSQL_IN_TRANSACTION)
         case "mysql":
-            raw.rollback()  # mysqlclient cannot tell, and a round trip costs less than a lost write
+            return bool(raw.server_status & MYSQL_IN_TRANSACTION)
     return False

@@ -68,6 +68,25 @@ def _alone() -> Iterator[None]:
         _offspring.reset(token)
 
 
+class _Kept(threading.local):
+    """What keeps the connections of each of the loop's threads fit."""
+
+    def __init__(self) -> None:
+        self.hygiene = Hygiene()
+
+
+_kept = _Kept()
+
+
+def _fit[**P, T](function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function with connections that work, and leave none to the next with a transaction open."""
+    _kept.hygiene.before()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _kept.hygiene.after()
+
+
 class _Threads(ThreadPoolExecutor):
     """The loop's threads for blocking calls (``asyncio.to_thread``), which no cancellation stops.
 
@@ -75,7 +94,7 @@ class _Threads(ThreadPoolExecutor):
     """
 
     def submit[**P, T](self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future = super().submit(function, *args, **kwargs)
+        future = super().submit(_fit, function, *args, **kwargs)
         offspring = _offspring.get()
         if offspring is not None:
             offspring.calls.add(future)

@@ -57,7 +57,9 @@ BUSY_DELAY = 1.0
 class Execution:
     """An attempt that this worker runs. Its instants are monotonic seconds.
 
-    ``taken_at``: when it got its slot, ``started_at``: when its handler began.
+    ``using``: the alias by which the handler knows the jobs' database; ``marks_using``: the one by which
+    marks are written, if that is another. ``taken_at``: when it got its slot, ``started_at``: when its
+    handler began.
     ``interrupt``: what cancels the handler while it runs, if it is async. ``completed``: told when an atomic
     block has recorded the success while the handler goes on. ``began``: told when the handler starts, in its
     context. ``overdue``: the report made for it when it had not stopped at its time-out. ``notes``: what the
@@ -72,6 +74,7 @@ class Execution:
     claimed_at: float
     using: str = field(kw_only=True)
     completed: Callable[[], None] = field(kw_only=True)
+    marks_using: str | None = field(default=None, kw_only=True)
     overdue: Report | None = field(default=None, repr=False)
     taken_at: float | None = None
     started_at: float | None = None
@@ -276,7 +279,7 @@ class Execution:
             name,
             job=self.job,
             worker=self.worker,
-            using=self.using,
+            using=self.marks_using or self.using,
             switch=self.switch,
             refuse=partial(self._refuse_mark, task, name),
         )

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_backwave.worker")
 
+#: What may wait to be told of at most. Starts and successes, of which most is told, give way at half of it.
+MOST_UNTOLD = 20_000
+
 
 class Notifier:
     """Runs what it is given, in order, in its own thread."""
@@ -49,6 +52,7 @@ class Notifier:
     def __init__(self) -> None:
         """Begin with nothing to say."""
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._untold = 0  # what was left out since the last time that this was told of
         self._starts_are_heard: bool | None = None  # not known: ask at each
         self.thread = threading.Thread(target=self._serve, name="backwave-notifier", daemon=True)
 
@@ -69,9 +73,12 @@ class Notifier:
             report = execution.overdue or execution.report
             if report is None:
                 continue  # only ended attempts are settled; the type cannot say so
-            if silent and verdict is Verdict.APPLIED and isinstance(report.outcome, Succeeded):
+            usual = verdict is Verdict.APPLIED and isinstance(report.outcome, Succeeded)
+            if silent and usual:
+                execution.error = None
                 continue  # most ends are of this kind, and nobody would see or hear anything
-            self._put(partial(_tell_end, execution, report, verdict, grace), execution.context)
+            tell = partial(_tell_end, execution, report, verdict, grace)
+            self._put(tell, execution.context, usual=usual)
 
     def listen(self) -> None:
         """Find out whether anybody hears of the starts to come: once for all jobs of a claim."""
@@ -80,7 +87,8 @@ class Notifier:
     def began(self, execution: Execution) -> None:
         """Tell of a handler's start; called in the handler's context."""
         if starts_are_heard() if self._starts_are_heard is None else self._starts_are_heard:
-            self._put(lambda signaller: signaller.started(execution), contextvars.copy_context())
+            context = contextvars.copy_context()
+            self._put(lambda signaller: signaller.started(execution), context, usual=True)
 
     def expired(self, leases: list[Expired]) -> None:
         """Tell of lapsed leases."""
@@ -100,8 +108,18 @@ class Notifier:
         """Tell of a handler that has ended after it was reported as timed out."""
         self._put(lambda _: _log_too_late(execution, report))
 
-    def _put(self, tell: Callable[[Signaller], None], context: contextvars.Context | None = None) -> None:
-        self._queue.put((tell, context))
+    def _put(
+        self,
+        tell: Callable[[Signaller], None],
+        context: contextvars.Context | None = None,
+        *,
+        usual: bool = False,
+    ) -> None:
+        """Have something told; unless so much waits already that memory would not last."""
+        if self._queue.qsize() >= (MOST_UNTOLD // 2 if usual else MOST_UNTOLD):
+            self._untold += 1
+        else:
+            self._queue.put((tell, context))
 
     def _serve(self) -> None:
         signaller = Signaller()
@@ -115,8 +133,19 @@ class Notifier:
                     logger.warning("action=notify_failed error=%s: a signal is lost", type(error).__name__)
                 except BaseException:  # SystemExit would end the thread, and with it the worker
                     logger.exception("action=notify_failed")
+                self._tell_of_untold()
         finally:
             connections.close_all()
+
+    def _tell_of_untold(self) -> None:
+        """Say how much was left out, once there is room again."""
+        if self._untold and self._queue.qsize() < MOST_UNTOLD // 4:
+            untold, self._untold = self._untold, 0
+            logger.warning(
+                "action=notify_behind untold=%s: log lines and signals are missing, for a receiver or a log "
+                "handler is slower than the jobs",
+                untold,
+            )
 
 
 def _tell_end(
@@ -124,7 +153,10 @@ def _tell_end(
 ) -> None:
     _log_end(execution, report, verdict, grace=grace)
     decision = decide(report.outcome, report.job, jitter=report.jitter, unroutable_grace=grace)
-    signaller.ended(execution, report, verdict, decision)
+    try:
+        signaller.ended(execution, report, verdict, decision)
+    finally:
+        execution.error = None  # its traceback holds all that the handler held
 
 
 def _tell_expired(leases: list[Expired], signaller: Signaller) -> None:
@@ -195,6 +227,7 @@ def _log_too_late(execution: Execution, report: Report) -> None:
         decide(report.outcome, report.job, jitter=0.0, unroutable_grace=0.0).outcome.value,
         execution.seconds,
     )
+    execution.error = None
 
 
 def _log_late(jobs: list[Late]) -> None:

@@ -91,7 +91,7 @@ class Pump:
 
     def _round(self) -> None:
         rest = min(LONGEST_REST, self._worker.rest())
-        for event in self._events(rest):
+        for event in self.events(rest):
             self._worker.feed(event)
         while self._errands and not self._worker.exited.is_set():
             with self._courtesy.writing():
@@ -102,8 +102,11 @@ class Pump:
         forget_queries(self._worker.using)
         self.round_at = clock.monotonic()
 
-    def _events(self, rest: float) -> list[Event]:
-        """Wait for events, but no longer than ``rest`` seconds; handlers' ends become one event."""
+    def events(self, rest: float) -> list[Event]:
+        """Wait for events, but no longer than ``rest`` seconds; handlers' ends become one event.
+
+        Safe from any thread: who feeds them in the pump's place puts a Tick, for it may have waited for them.
+        """
         events: list[Event] = []
         reports: list[Report] = []
         try:

@@ -38,7 +38,7 @@ from django_backwave.core.protocol import (
 from django_backwave.notes import Notes
 from django_backwave.store import clock as database_clock
 from django_backwave.store.locking import has_row_locks
-from django_backwave.worker import clock, memory
+from django_backwave.worker import clock, memory, signals
 from django_backwave.worker.execution import Execution
 from django_backwave.worker.heart import Heart
 from django_backwave.worker.listener import Listener, listening_alias
@@ -82,6 +82,7 @@ class Worker:
         options: Options,
         *,
         using: str,
+        handlers_using: str | None = None,
         name: str | None = None,
         heartbeat_file: Path | None = None,
         parent: int | None = None,
@@ -90,11 +91,14 @@ class Worker:
     ) -> None:
         """Prepare everything, start nothing.
 
-        ``parent``: the process that watches over this one; the worker stops if that is gone. ``line``: the
-        one to the supervisor whose child this is. ``max_memory``: the bytes above which the worker ends.
+        ``using``: the alias of the jobs' database for the worker's own connections. ``handlers_using``: the
+        one by which handlers know it, if that is another. ``parent``: the process that watches over this one;
+        the worker stops if that is gone. ``line``: the one to the supervisor whose child this is.
+        ``max_memory``: the bytes above which the worker ends.
         """
         self.options = options
         self.using = using
+        self.handlers_using = handlers_using or using
         self.name = name or new_name()
         self.grace = conf.seconds("UNROUTABLE_GRACE")
         self.keep_done = conf.seconds_or_none("KEEP_DONE")
@@ -212,7 +216,8 @@ class Worker:
                     self.name,
                     switch,
                     claimed_at,
-                    using=self.using,
+                    using=self.handlers_using,
+                    marks_using=self.using,
                     completed=partial(self._completed, key),
                     began=self._began,
                     notes=Notes(told=self.heart.progress_told),
@@ -313,7 +318,9 @@ class Worker:
     def run(self) -> int:
         """Work until drained, stopped, stuck or broken; return 0, or 1 if stuck or a thread died."""
         threads = self._threads()
-        previous = self._catch_signals()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread:
+            signals.catch(self._on_signal)
         if self._line is not None:
             self._line.started(self.name)
         self._log_start()
@@ -324,8 +331,8 @@ class Worker:
                 thread.start()
             broken = self._watch([*threads, *handlers, self.notifier.thread])
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            if in_main_thread:
+                signals.let_go()
         return self._end(threads, broken)
 
     def _threads(self) -> list[threading.Thread]:
@@ -350,11 +357,6 @@ class Worker:
             ",".join(registry.names()) or "none",
         )
 
-    def _catch_signals(self) -> dict[int, Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-        return {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-
     def _on_signal(self, number: int, _frame: object) -> None:
         # Only a list is touched: this may interrupt the main thread anywhere, with any lock held.
         if self._signalled:
@@ -372,6 +374,21 @@ class Worker:
         """Ask the worker to stop in order, as SIGTERM does."""
         self._signals.append(signal.SIGTERM)
 
+    def _tick(self, *, stopping: bool) -> None:
+        # The pump may be waiting for the database, and time-outs must not; at a stop neither must the ends of
+        # handlers, or they would seem to run for ever.
+        now = clock.monotonic()
+        for event in self.pump.events(0.0) if stopping else [Tick(now)]:
+            self.feed(event)
+        if stopping:
+            self.pump.put(Tick(now))
+
+    def _request_stop(self, *, patient: bool = False) -> None:
+        # At once: the pump may be waiting for the database, and the handlers' time to stop in is running.
+        now = clock.monotonic()
+        self.feed(StopRequested(now, patient=patient))
+        self.pump.put(Tick(now))
+
     def _watch(self, threads: list[threading.Thread]) -> str | None:
         """Wait for the end; return the name of a thread that died, None if all is well."""
         told = False
@@ -387,14 +404,13 @@ class Worker:
                     len(self._executions),
                     self.options.shutdown_timeout,
                 )
-                self.pump.put(StopRequested(clock.monotonic()))
+                self._request_stop()
             dead = [thread.name for thread in threads if not thread.is_alive()]
             if dead and not self.exited.is_set():
                 return dead[0]
             self._touch_heartbeat_file()
             self._weigh()
-            # The pump may be waiting for the database, and time-outs must not.
-            self.feed(Tick(clock.monotonic()))
+            self._tick(stopping=told)
         return None
 
     @property
@@ -420,7 +436,7 @@ class Worker:
                 self._max_memory // memory.MEGABYTE,
                 len(self._executions),
             )
-            self.pump.put(StopRequested(now, patient=True))
+            self._request_stop(patient=True)
 
     def _touch_heartbeat_file(self) -> None:
         if self._heartbeat_file is None:

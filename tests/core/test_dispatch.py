@@ -54,13 +54,6 @@ def test_dropping_an_unknown_queue_changes_nothing():
     assert turns.next() == "mail"
 
 
-def test_clear_forgets_all():
-    turns = rotation("mail", "reports")
-    turns.clear()
-
-    assert not turns
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.sets(st.text(max_size=3), min_size=1, max_size=8), st.integers(1, 5), st.data())
 def test_every_queue_gets_as_many_turns_as_any_other(names, rounds, data):

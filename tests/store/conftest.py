@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
+from django_backwave.models import Job
 from django_backwave.store import plans
 
 
@@ -15,3 +16,13 @@ def planner(request, db):
         with connection.cursor() as cursor:
             for parameter, value in plans.UNSHAKEN.items():
                 cursor.execute(f"SET LOCAL {parameter} = {value}")
+
+
+@pytest.fixture
+def no_vacuum():
+    """Keep autovacuum from telling the planner how full the table is, and from removing dead rows."""
+    table = Job._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        yield
+        cursor.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")

@@ -83,13 +83,13 @@ def behind(first: Callable[[str], Any], then: Callable[[], Any]) -> Any:
             first(other)
             future = pool.submit(run)
             assert started.wait(PATIENCE)
-            while not _somebody_waits() and not future.done():
+            while not somebody_waits() and not future.done():
                 pass
             assert not future.done(), "the call did not wait"
         return future.result(PATIENCE)
 
 
-def _somebody_waits() -> bool:
+def somebody_waits() -> bool:
     """Tell whether a transaction of this database waits for a lock, after a moment."""
     match connection.vendor:
         case "sqlite":
@@ -101,20 +101,31 @@ def _somebody_waits() -> bool:
             )
             return bool(_ask(look))
         case _:
-            # The server makes its list anew only for one who asks when nobody has for 0.1 s, about whatever
-            # database: test processes beside each other take turns, or neither would ever see anything new.
-            assert _ask("SELECT get_lock('backwave: who waits', 60)") == 1
-            try:
-                _ask("SELECT sleep(0.12)")
-                return bool(
-                    _ask(
-                        "SELECT count(*) FROM information_schema.innodb_trx"
-                        " JOIN information_schema.processlist ON id = trx_mysql_thread_id"
-                        " WHERE trx_state = 'LOCK WAIT' AND db = database()"
-                    )
-                )
-            finally:
-                _ask("SELECT release_lock('backwave: who waits')")
+            look = (
+                "SELECT count(*) FROM information_schema.innodb_trx"
+                " JOIN information_schema.processlist ON id = trx_mysql_thread_id"
+                " WHERE trx_state = 'LOCK WAIT' AND db = database()"
+            )
+            with fresh_transactions():
+                return bool(_ask(look))
+
+
+@contextmanager
+def fresh_transactions() -> Iterator[None]:
+    """Give MySQL's list of transactions, as it is now, to whoever reads it first within.
+
+    The server makes it anew only for one who asks when nobody has for 0.1 s, about whatever database: test
+    processes beside each other take turns, or neither would ever see anything new.
+    """
+    if connection.vendor != "mysql":
+        yield
+        return
+    assert _ask("SELECT get_lock('backwave: who waits', 60)") == 1
+    try:
+        _ask("SELECT sleep(0.12)")
+        yield
+    finally:
+        _ask("SELECT release_lock('backwave: who waits')")
 
 
 def _ask(sql: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
 
@@ -69,6 +70,22 @@ def work(using, times=1):
         keys = {job.key: None}
         assert renew(keys, worker=WORKER, lease=60, using=using) == {job.key: Renewal.RENEWED}
         assert turn(using, job) == []
+
+
+def test_a_project_that_sends_parameters_apart_has_its_own_way_only():
+    """EXECUTE takes none, so the worker's connections bind them as Django does by default."""
+    with second_connection() as alias:
+        work(owned(alias, server_side_binding=True), times=2)
+
+        assert len(kept(alias)) == 5
+
+
+def test_cursors_that_send_parameters_apart_keep_no_plans():
+    with second_connection() as alias:
+        work(owned(alias, cursor_factory=psycopg.Cursor), times=2)
+
+        # Only that of the scan without a parameter.
+        assert {name.rpartition("_")[0] for name in kept(alias)} == {"backwave_scan"}
 
 
 def test_each_statement_is_planned_once(own):
@@ -187,15 +204,6 @@ def test_a_number_asks_for_them_as_the_default_does():
         work(owned(alias, prepare_threshold=3))
 
         assert len(kept(alias)) == 5
-
-
-@pytest.fixture
-def no_vacuum():
-    """Keep autovacuum from telling the planner how full the table is."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = false)")
-        yield
-        cursor.execute(f"ALTER TABLE {TABLE} RESET (autovacuum_enabled)")
 
 
 @pytest.mark.slow

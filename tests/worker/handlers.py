@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
 import threading
@@ -110,6 +111,18 @@ def fail(message: str) -> None:
 def give_up(reason: str) -> None:
     """Never be tried again."""
     raise GiveUp(reason)
+
+
+@job
+def terminate_a_child() -> int | None:
+    """Fork a process that sleeps, terminate it, and return how it ended; None if it did not."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+    child.start()
+    child.terminate()
+    child.join(20)
+    code = child.exitcode
+    child.kill()
+    return code
 
 
 @job

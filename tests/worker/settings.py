@@ -5,6 +5,7 @@ BACKWAVE_TEST_GRACE     seconds until what cannot be routed is quarantined
 BACKWAVE_TEST_AROUND    what surrounds each handler, as dotted paths
 BACKWAVE_TEST_DEBUG     `yes` for a project in development
 BACKWAVE_TEST_USE_TZ    `no` for a project without time zones, five hours from UTC
+BACKWAVE_TEST_DIRECT    `yes` for an alias "direct" that leads to the jobs' database as well
 """
 
 import os
@@ -17,6 +18,9 @@ BACKWAVE = {
     "AROUND": os.environ.get("BACKWAVE_TEST_AROUND", "").split(),
     "UNROUTABLE_GRACE": float(os.environ.get("BACKWAVE_TEST_GRACE", "3600")),
 }
+
+if os.environ.get("BACKWAVE_TEST_DIRECT") == "yes":
+    DATABASES["direct"] = {**DATABASES["default"]}  # noqa: F405
 
 DEBUG = os.environ.get("BACKWAVE_TEST_DEBUG") == "yes"
 

@@ -9,7 +9,7 @@ import queue
 
 import pytest
 from django.core.cache import cache
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
@@ -17,7 +17,9 @@ from django_backwave import registry
 from django_backwave.context import StopSwitch
 from django_backwave.core.outcome import Failed, Succeeded
 from django_backwave.jobs import BackWaveTask
+from django_backwave.store import locking
 from django_backwave.worker import connections as module
+from django_backwave.worker.coroutines import _Threads
 from django_backwave.worker.execution import Execution
 from django_backwave.worker.handlers import HandlerThreads
 from tests.app.models import Entry
@@ -272,3 +274,141 @@ def test_a_connection_of_whose_opening_nobody_told_is_found_by_and_by(thread, ca
 
     assert [entry.key for entry in Entry.objects.all()] == ["whole"]
     assert LEFT_OPEN in caplog.text
+
+
+class Mute:
+    """A driver's connection that raises whatever it is asked, as some do when the server has gone."""
+
+    def __getattr__(self, name):
+        raise OperationalError(2006, "Server has gone away")
+
+
+def test_a_connection_that_cannot_even_be_asked_costs_no_report(thread):
+    """G2: the job has succeeded, and its thread goes on."""
+    kept, seen = [], []
+
+    def lose():
+        connection.ensure_connection()
+        kept.append(connection.connection)
+        connection.connection = Mute()
+
+    thread.run(lose)
+    thread.run(remember(seen, raw_connection))
+    thread.run(lambda: kept[0].close())
+
+    assert seen[0] is not kept[0]
+
+
+class Silent:
+    """A driver's connection that does not know whether a transaction is open: mysqlclient's."""
+
+    def __init__(self, raw):
+        self.__dict__["raw"] = raw
+
+    def __getattr__(self, name):
+        if name == "server_status":
+            raise AttributeError(name)
+        return getattr(self.raw, name)
+
+
+@pytest.fixture
+def silent():
+    """Take the driver's knowledge of transactions away from this thread's connection."""
+    connection.ensure_connection()
+    raw, connection.connection = connection.connection, Silent(connection.connection)
+    yield
+    connection.connection = raw
+    connection.close()
+
+
+def begin_and_write():
+    with connection.cursor() as cursor:
+        cursor.execute("START TRANSACTION")
+    Entry.objects.create(key="half", value="done")
+
+
+def commit():
+    with connection.cursor() as cursor:
+        cursor.execute("COMMIT")
+
+
+@pytest.mark.only_on("mysql")
+@pytest.mark.usefixtures("silent")
+def test_whether_a_transaction_is_open_is_asked_without_ending_it():
+    assert not module.in_transaction("default")
+    begin_and_write()
+    assert module.in_transaction("default")
+    commit()
+
+    assert not module.in_transaction("default")
+    assert Entry.objects.count() == 1
+
+
+@pytest.mark.only_on("mysql")
+@pytest.mark.usefixtures("silent")
+def test_on_mysql_it_is_found_out_by_what_is_refused(monkeypatch):
+    """MySQL has no variable that says so. MariaDB has one, and refuses the same in the same words."""
+    monkeypatch.setattr(type(connections["default"]), "mysql_is_mariadb", False)
+    variable = "transaction_isolation"
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'transaction_isolation'")
+        if not cursor.fetchall():
+            variable = "tx_isolation"  # older MariaDB
+    monkeypatch.setattr(locking, "MYSQL_ISOLATION", variable)
+
+    assert not module.in_transaction("default")
+    begin_and_write()
+    assert module.in_transaction("default")
+    commit()
+
+    assert not module.in_transaction("default")
+    assert Entry.objects.count() == 1
+
+
+@pytest.mark.only_on("mysql")
+def test_a_silent_driver_whose_connection_was_killed_costs_no_report(thread):
+    """The server has dropped it while the handler was busy elsewhere; it succeeds all the same."""
+    seen = []
+
+    def lose():
+        connection.ensure_connection()
+        number = connection.connection.thread_id()
+        connection.connection = Silent(connection.connection)
+        other = connection.copy()
+        with other.cursor() as cursor:
+            cursor.execute("KILL CONNECTION %s", [number])
+        other.close()
+
+    thread.run(lose)
+    thread.run(remember(seen, lambda: Entry.objects.count()))
+
+    assert seen == [0]
+
+
+def test_what_a_blocking_call_of_a_coroutine_leaves_open_the_next_one_never_sees(caplog):
+    """`asyncio.to_thread` runs them in threads that all handlers share."""
+
+    def leave_open():
+        transaction.atomic().__enter__()
+        Entry.objects.create(key="half", value="done")
+
+    with _Threads(1) as threads:
+        threads.submit(leave_open).result(PATIENCE)
+        in_block = threads.submit(lambda: connection.in_atomic_block).result(PATIENCE)
+        threads.submit(connections.close_all).result(PATIENCE)
+
+    assert not in_block
+    assert not Entry.objects.exists()
+    assert LEFT_OPEN in caplog.text
+
+
+def test_a_connection_that_died_under_blocking_calls_is_replaced(monkeypatch):
+    monkeypatch.setattr(module, "ASK_AFTER", 0.0)
+    with _Threads(1) as threads:
+        before = threads.submit(raw_connection).result(PATIENCE)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(connections["default"]), "is_usable", lambda self: False)
+            after = threads.submit(raw_connection).result(PATIENCE)
+        threads.submit(connections.close_all).result(PATIENCE)
+
+    assert before is not after

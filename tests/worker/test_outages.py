@@ -16,7 +16,7 @@ from tests.databases import parse_url
 from tests.factories import second_connection
 from tests.postgres import PostgresServer
 from tests.processes import journal, wait_until
-from tests.store.races import locked
+from tests.store.races import locked, somebody_waits
 from tests.worker.proxy import Proxy
 from tests.worker.support import (
     enqueue,
@@ -69,6 +69,22 @@ def test_a_database_that_somebody_locks_for_long_loses_no_result(tmp_path):
         row = wait_for_state(held.job, JobState.SUCCEEDED)
 
     assert (row.attempt, outcomes(row)) == (1, [(1, "succeeded")])
+
+
+@pytest.mark.only_on("postgres")
+def test_a_stop_reaches_handlers_while_the_database_answers_nobody(tmp_path):
+    """G11: the pump waits for an answer, for 30 s at most, and the time to stop in is running."""
+    with worker("--poll", "0.1", "--shutdown-timeout", "1") as process:
+        held = started(tmp_path / "job", "hold_obediently")
+        with second_connection() as other, transaction.atomic(using=other):
+            with connections[other].cursor() as cursor:
+                cursor.execute(f"LOCK TABLE {Job._meta.db_table}")
+            wait_until(somebody_waits)
+            process.send(signal.SIGTERM)
+            assert process.wait(deadline=25) == 0
+
+    assert process.said("action=worker_stopped", "stuck=0"), str(process)
+    assert read(held.job).job_state is JobState.RUNNING  # nobody could write that it was handed back
 
 
 # A server of these tests' own, that they may stop.
@@ -133,7 +149,7 @@ def test_a_worker_that_is_cut_off_for_longer_than_its_lease_goes_on_afterwards(t
     file = tmp_path / "journal"
     with (
         Proxy(server.port) as proxy,
-        worker("--poll", "0.1", "--lease", "1", **environment(server, proxy.port)) as process,
+        worker("--poll", "0.1", "--lease", "4", **environment(server, proxy.port)) as process,
     ):
         held = started(tmp_path / "job", "watch_lease", using=own)
         proxy.cut()

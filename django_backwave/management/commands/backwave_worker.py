@@ -13,15 +13,16 @@ from django.db import connections
 from django.utils.autoreload import file_changed, run_with_reloader
 
 from django_backwave import conf
+from django_backwave.backend import jobs_database
 from django_backwave.core.driver import FLUSH_GRACE, STOP_GRACE, Options
 from django_backwave.discovery import discover
 from django_backwave.management.arguments import seconds, whole
-from django_backwave.management.database import usable_database
+from django_backwave.management.database import handlers_database, usable_database
 from django_backwave.worker import memory
 from django_backwave.worker.child import Line, own_command_line
 from django_backwave.worker.connections import takes_bounds
 from django_backwave.worker.supervisor import Supervisor
-from django_backwave.worker.worker import Worker, end_process
+from django_backwave.worker.worker import Worker, end_process, new_name
 
 #: Seconds that a handler may go on when code has changed, before it is told to stop.
 RELOAD_PATIENCE = 2.0
@@ -72,7 +73,7 @@ class Command(BaseCommand):
             "--poll",
             type=seconds(0.01),
             metavar="S",
-            help="The longest time between two looks for due jobs. Default: BACKWAVE POLL, 1.",
+            help="About how long an idle worker waits between two looks for jobs. Default: BACKWAVE POLL, 1.",
         )
         add("--drain", action="store_true", help="End with 0 once nothing is due any more.")
         add(
@@ -174,8 +175,17 @@ class Command(BaseCommand):
 
     def _worker(self, parent: int | None, **options: Any) -> Worker:
         discover()
-        using = usable_database(options["database"])
-        connections[using].close()  # the worker's threads open their own
+        using, name = usable_database(options["database"]), new_name()
+        handlers_using = handlers_database(using, name=name)
+        for alias in {using, handlers_using}:
+            connections[alias].close()  # the worker's threads open their own
+        if jobs_database() not in (using, handlers_using):
+            logging.getLogger("django_backwave.worker").warning(
+                "action=other_database database=%s enqueued_to=%s: these are two databases, so this worker "
+                "runs no job that this project enqueues",
+                using,
+                jobs_database(),
+            )
         if not takes_bounds(using):
             logging.getLogger("django_backwave.worker").warning(
                 "action=pooler_found database=%s: it refuses start-up parameters, so the worker's statements "
@@ -195,6 +205,8 @@ class Command(BaseCommand):
                 shutdown_timeout=options["shutdown_timeout"],
             ),
             using=using,
+            handlers_using=handlers_using,
+            name=name,
             heartbeat_file=options["heartbeat_file"],
             parent=parent,
             line=self._line,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from django_backwave.models import Action, Attempt, Job, Mark, Pause, Tag, Worker
+from django_backwave.models import Action, Attempt, Job, Key, Mark, Operation, Pause, Tag, Worker
 from django_backwave.store.doctor.results import Result, Severity, Unavailable, counted, listed
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
 APP = "django_backwave"
-MODELS: tuple[type[Model], ...] = (Job, Attempt, Worker, Action, Tag, Mark, Pause)
+MODELS: tuple[type[Model], ...] = (Job, Attempt, Worker, Action, Tag, Mark, Pause, Key, Operation)
 
 # What CREATE INDEX CONCURRENTLY leaves behind when it fails, and constraints that were never validated.
 _INVALID = """
