@@ -9,9 +9,14 @@ one after the other, for some of them measure time. Beside them the others run, 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from tests.databases import chosen
 from tests.report import Collected, Report, only_on_reason
+
+# How long a case takes says nothing here: the machine may be busy with other tests.
+settings.register_profile("backwave", parent=settings.default, deadline=None)
+settings.load_profile("backwave")
 
 
 def pytest_configure(config: pytest.Config) -> None:

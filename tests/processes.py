@@ -24,6 +24,7 @@ from tests.databases import child_environment
 MANAGE = Path(__file__).with_name("manage.py")
 
 PATIENCE = 20.0  # seconds until whatever a test waits for counts as never to come
+LIFE = 90.0  # the same for what a process has to start or to end for: imports take long on a busy machine
 EVERY = 0.01  # seconds between two looks at a condition
 
 
@@ -64,7 +65,7 @@ class Process:
         """Return the lines that hold all of these parts."""
         return [line for line in list(self.lines) if all(part in line for part in parts)]
 
-    def wait_for(self, *parts: str, deadline: float = PATIENCE) -> str:
+    def wait_for(self, *parts: str, deadline: float = LIFE) -> str:
         """Wait for a line that holds all of these parts, and return it."""
         wait_until(
             lambda: self.said(*parts) or self._has_ended(),
@@ -90,7 +91,7 @@ class Process:
         """How it ended, None if it has not yet; a signal is negative."""
         return self._process.poll()
 
-    def wait(self, deadline: float = PATIENCE) -> int:
+    def wait(self, deadline: float = LIFE) -> int:
         """Wait for the end, with everything read, and return the exit code; a signal is negative."""
         try:
             code = self._process.wait(deadline)
@@ -145,7 +146,7 @@ def worker(*arguments: str, **environment: str) -> Iterator[Process]:
         yield process
 
 
-def run_command(*arguments: str, deadline: float = PATIENCE, **environment: str) -> Process:
+def run_command(*arguments: str, deadline: float = LIFE, **environment: str) -> Process:
     """Run a management command to its end, and return the process."""
     with command(*arguments, **environment) as process:
         process.wait(deadline)

@@ -15,8 +15,8 @@ MEANT = ("409 (Conflict)", "400 (Bad Request)", "ERR_INTERNET_DISCONNECTED")
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningShop]:
-    """Return a shop that is open."""
-    with running_shop(tmp_path_factory.mktemp("shop")) as shop:
+    """Return a shop that is open, and packs a parcel for as long as somebody may look at that."""
+    with running_shop(tmp_path_factory.mktemp("shop"), SHOP_STEPS="6000") as shop:
         yield shop
 
 

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django_backwave import operations
 from django_backwave.core.policy import Backoff
 from django_backwave.core.states import JobState
-from django_backwave.models import Job
+from django_backwave.models import Job, Worker
 from django_backwave.store.heartbeat import announce
 from tests.factories import ready
 from tests.processes import run_command, wait_until
@@ -147,12 +147,13 @@ def test_silence_after_real_workers(tmp_path):
     gone = enqueue("kill_yourself", tmp_path / "poison", max_attempts=1)
     with worker("--lease", "1", "--poll", "0.1") as victim:
         victim.wait()
+    Worker.objects.filter(pid=victim.pid).delete()  # of whose silence the doctor tells after half a minute
     retried = enqueue("fail", "no stock", **short)
     dead = enqueue("give_up", "no such order")
     enqueue("snooze", tmp_path / "journal")
     for number in range(20):
         enqueue("write", tmp_path / "journal", str(number))
-    with worker("--lease", "1", "--poll", "0.1", "--shutdown-timeout", "0.2") as process:
+    with worker("--lease", "4", "--poll", "0.1", "--shutdown-timeout", "0.2") as process:
         stopped = started(tmp_path / "stopped", "hold_obediently")
         cancelled = started(tmp_path / "cancelled", "hold_then_fail")
         operations.cancel([cancelled.job.pk], actor="anna")

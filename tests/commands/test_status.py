@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -117,9 +118,9 @@ def test_a_silent_worker_serves_nothing():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--max-due-age", "3600"], "Queue mail: a job has been due for 7200 s."),
-        (["--max-due", "0"], "Queue mail: jobs due: 1."),
-        (["--max-dead", "0"], "Queue mail: jobs dead-lettered or quarantined: 1."),
+        (["--max-due-age", "3600"], r"Queue mail: a job has been due for 72\d\d s\."),
+        (["--max-due", "0"], r"Queue mail: jobs due: 1\."),
+        (["--max-dead", "0"], r"Queue mail: jobs dead-lettered or quarantined: 1\."),
     ],
 )
 def test_an_exceeded_threshold_ends_with_1(arguments, told):
@@ -128,7 +129,7 @@ def test_an_exceeded_threshold_ends_with_1(arguments, told):
 
     _, err, code = status(*arguments)
 
-    assert told in err
+    assert re.search(told, err)
     assert code == 1
 
 

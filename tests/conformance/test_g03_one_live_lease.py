@@ -104,4 +104,4 @@ def test_two_workers_run_every_job_once(tmp_path):
             assert process.wait() == 0
 
     assert Counter(journal(file)) == {str(number): 1 for number in range(200)}
-    assert Job.objects.filter(attempt=1).count() == 200
+    assert Job.objects.filter(failures=0).count() == 200  # what one handed back unbegun has another number

@@ -131,6 +131,8 @@ def test_a_worker_that_was_frozen_within_writes_at_most_once(tmp_path):
     with worker("--lease", "1", "--poll", "0.1") as frozen:
         held = Held(tmp_path / "job")
         held.wait_for("started 1")
+        if connection.vendor != "sqlite":
+            support.wait_for_renewal(held.job)  # between two heartbeats no lock is held but that of the job
         frozen.send(signal.SIGSTOP)
         support.wait_for_lapse(held.job)
         if connection.vendor != "sqlite":

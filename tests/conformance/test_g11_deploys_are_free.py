@@ -11,7 +11,8 @@ from django_backwave.core.outcome import Released
 from django_backwave.core.states import JobState
 from tests.factories import NOW, claimed, reclaimed, report, row, send
 from tests.factories import outcomes as history
-from tests.worker.support import enqueue, outcomes, read, run_worker, started, wait_for_state, worker
+from tests.processes import wait_until
+from tests.worker.support import enqueue, outcomes, read, run_worker, started, worker
 
 pytestmark = [pytest.mark.guarantee("G11"), pytest.mark.django_db(transaction=True)]
 
@@ -71,7 +72,7 @@ def test_a_job_whose_code_still_runs_is_never_handed_back():
     """Its lease lapses instead, when the process is long gone."""
     with worker("--poll", "0.1", "--shutdown-timeout", "0.2") as stopping:
         deaf = enqueue("sleep_for_ever")
-        wait_for_state(deaf, JobState.RUNNING)
+        wait_until(lambda: read(deaf).started_at)  # and not only claimed: that would be handed back
         stopping.send(signal.SIGTERM)
         assert stopping.wait() == 0
 

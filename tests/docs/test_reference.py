@@ -11,13 +11,13 @@ import django_backwave
 from django_backwave import JobContext, JobResult, conf, exceptions
 from django_backwave.core.states import AttemptOutcome, JobState
 from django_backwave.jobs import PER_ENQUEUE, JobOptions
-from django_backwave.models import Action, Attempt, Job, Worker
+from django_backwave.models import Action, Attempt, Job, Mark, Worker
 from tests.docs.blocks import DOCS, ROOT
 
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "django_backwave")
 
 #: Log lines for ourselves: they tell a user nothing that another line does not.
-QUIET = {"notify_failed", "withdraw_failed", "worker_killed", "discover"}
+QUIET = {"withdraw_failed", "worker_killed", "discover"}
 
 
 def page(name: str) -> str:
@@ -115,7 +115,7 @@ def test_every_state_and_outcome_is_described() -> None:
     assert [outcome.value for outcome in AttemptOutcome if f"`{outcome.value}`" not in text] == []
 
 
-@pytest.mark.parametrize("model", [Job, Attempt, Worker, Action])
+@pytest.mark.parametrize("model", [Job, Attempt, Mark, Worker, Action])
 def test_every_column_is_described(model: type[Job]) -> None:
     described = section("models", model.__name__)
     columns = [field.name for field in model._meta.fields]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests.processes import wait_until
+from tests.processes import LIFE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "example_project"
@@ -50,14 +50,14 @@ def free_port() -> int:
 class RunningShop:
     """A shop with its web server and worker."""
 
-    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *, port: int | None = None, **changes: str) -> None:
         self.folder = folder
         self.port = port or free_port()
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             [sys.executable, str(SHOP / "manage.py"), "shop", "--port", str(self.port)],
             cwd=ROOT,
-            env=environment(SHOP_FOLDER=str(folder)),
+            env=environment(SHOP_FOLDER=str(folder), **changes),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -118,7 +118,7 @@ class RunningShop:
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        wait_until(lambda: self.code is not None, deadline=40, what=lambda: f"the end of it:\n{self.said}")
+        wait_until(lambda: self.code is not None, deadline=LIFE, what=lambda: f"the end of it:\n{self.said}")
         self._reader.join(10)
         return self.code or 0
 
@@ -165,9 +165,9 @@ class RunningShop:
 
 
 @contextmanager
-def running_shop(folder: Path, *, port: int | None = None) -> Iterator[RunningShop]:
-    """Open a shop and close it again."""
-    shop = RunningShop(folder, port=port)
+def running_shop(folder: Path, *, port: int | None = None, **changes: str) -> Iterator[RunningShop]:
+    """Open a shop, with these changes of its environment, and close it again."""
+    shop = RunningShop(folder, port=port, **changes)
     try:
         shop.wait_until_open()
         yield shop

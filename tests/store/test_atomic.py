@@ -306,9 +306,9 @@ def test_the_write_lock_is_taken_at_the_begin_whatever_the_settings_say(monkeypa
 @pytest.mark.only_on("sqlite")
 def test_a_lease_that_ran_out_within_is_still_ours():
     """§9.7: nobody else could have written, its own heartbeat neither."""
-    job = claimed(now=None, lease=0.3)
+    job = claimed(now=None, lease=1.0)
 
-    complete(job, lambda: time.sleep(0.4), now=None)
+    complete(job, lambda: time.sleep(1.1), now=None)
 
     assert row(job).job_state is JobState.SUCCEEDED
 

@@ -289,7 +289,7 @@ class TestEars:
             other = wanted(claimed())
             send(report(other))
             began = threading.Event()
-            threading.Thread(target=lambda: (ear.wait_for(new_id(), 0.2), began.set())).start()
+            threading.Thread(target=lambda: (ear.wait_for(new_id(), 2.0), began.set())).start()
             assert not began.wait(0.05)
             assert began.wait(20)
 

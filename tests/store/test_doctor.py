@@ -6,20 +6,20 @@ import random
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
 
 import pytest
+from django.apps import apps
 from django.db import connection, connections, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.test.utils import CaptureQueriesContext
 
 from django_backwave.core.outcome import Cancelled, Failed, Released, Snoozed, TimedOut, Unroutable
 from django_backwave.core.states import TERMINAL, AttemptOutcome, JobState
-from django_backwave.models import Attempt, Job, Pause, Worker
+from django_backwave.models import Attempt, Job, Key, Operation, Pause, Worker
 from django_backwave.store import clock
 from django_backwave.store.adjust import reschedule, run_now
 from django_backwave.store.claim import claim
-from django_backwave.store.doctor import Limits, Severity, examine, rows
+from django_backwave.store.doctor import Limits, Severity, examine, rows, schema
 from django_backwave.store.expire import expire, expire_waiting
 from django_backwave.store.heartbeat import announce, renew
 from django_backwave.store.operate import cancel, requeue
@@ -47,6 +47,8 @@ from tests.factories import (
     second_connection,
     send,
 )
+from tests.processes import wait_until
+from tests.store.races import fresh_transactions
 
 pytestmark = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True)
@@ -512,22 +514,36 @@ def test_a_migration_that_is_not_applied():
     assert found() == {"migrations": (Severity.ERROR, f"1 migration not applied: {last.name}.")}
 
 
+def test_every_table_is_looked_at():
+    models = apps.get_app_config("django_backwave").get_models()
+
+    assert set(schema.MODELS) == {model for model in models if not model._meta.proxy}
+
+
 @committing
-def test_an_index_and_a_constraint_that_are_not_there():
-    """With another name, for MariaDB has no DDL that rolls back."""
-    index = next(index for index in Job._meta.indexes if index.name == "backwave_finished")
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Job, "backwave_finished"),
+        (Key, "backwave_key_forget"),
+        (Operation, "backwave_operation_deadline"),
+    ],
+)
+def test_an_index_that_is_not_there(model, name):
+    """Committed, for MariaDB has no DDL that rolls back."""
+    index = next(index for index in model._meta.indexes if index.name == name)
     with connection.schema_editor() as editor:
-        editor.remove_index(Job, index)
+        editor.remove_index(model, index)
     try:
         assert found() == {
             "schema": (
                 Severity.ERROR,
-                "1 index or constraint missing or not valid: backwave_finished.",
+                f"1 index or constraint missing or not valid: {name}.",
             )
         }
     finally:
         with connection.schema_editor() as editor:
-            editor.add_index(Job, index)
+            editor.add_index(model, index)
     assert found() == {}
 
 
@@ -561,19 +577,20 @@ def test_a_transaction_that_stays_open():
     with second_connection() as other, transaction.atomic(using=other):
         with connections[other].cursor() as cursor:
             cursor.execute("SELECT count(*) FROM django_backwave_job")
-        deadline = 100
-        while (
-            told := answers(transaction_age=0.0)["open-transactions"]
-        ).severity is Severity.OK and deadline:
-            Event().wait(0.12)  # until its age counts as a whole second
-            deadline -= 1
 
-    assert told.severity is Severity.WARNING
-    assert told.text.startswith("A transaction has been open for ")
+        def told():
+            with fresh_transactions():
+                result = answers(transaction_age=0.0)["open-transactions"]
+            return result if result.severity is Severity.WARNING else None
+
+        warning = wait_until(told)  # its age counts from a whole second on
+
+    assert warning.text.startswith("A transaction has been open for ")
 
 
 @committing
 @pytest.mark.only_on("postgres")
+@pytest.mark.usefixtures("no_vacuum")
 def test_a_table_full_of_dead_rows():
     job = ready()
     for number in range(20):
@@ -623,7 +640,7 @@ def test_a_statement_that_takes_too_long_is_ended_and_told(monkeypatch):
         return iter(())
 
     monkeypatch.setattr(rows, "check_lapsed", slow)
-    told = answers(timeout=0.2)
+    told = answers(timeout=1.0)
 
     assert told["lapsed-leases"].severity is Severity.WARNING
     assert told["lapsed-leases"].text.startswith("could not be made: ")

@@ -278,7 +278,7 @@ def test_a_window_of_time_is_told_by_the_databases_clock():
     """Nobody's own clock counts."""
     enqueue(window=3600.0, now=None)
     at = clock.read("default")
-    Key.objects.update(enqueued_at=at - timedelta(seconds=3598))
+    Key.objects.update(enqueued_at=at - timedelta(seconds=3500))
     assert enqueue(window=3600.0, now=None) == [(RETURN, 1)]
     Key.objects.update(enqueued_at=at - timedelta(seconds=3600))
     assert enqueue(window=3600.0, now=None) == [(NEW, 2)]

@@ -24,7 +24,7 @@ def lines_marked_wrong() -> set[int]:
 def run(module: str, *arguments: str) -> str:
     pytest.importorskip(module, reason=f"{module} is not installed")
     command = [sys.executable, "-m", module, *arguments, str(JOBS)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900).stdout
 
 
 def test_mypy() -> None:

@@ -141,7 +141,7 @@ async def clean_up_slowly(folder: str) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        for _ in range(8):
+        for _ in range(15):  # longer than two heartbeats
             await asyncio.sleep(0.2)
         append(f"{folder}/journal", "cleaned up")
 

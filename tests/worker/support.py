@@ -26,7 +26,7 @@ def worker(*arguments: str, **environment: str) -> AbstractContextManager[Proces
     return processes.worker(*arguments, DJANGO_SETTINGS_MODULE=SETTINGS, **environment)
 
 
-def run_worker(*arguments: str, deadline: float = processes.PATIENCE, **environment: str) -> Process:
+def run_worker(*arguments: str, deadline: float = processes.LIFE, **environment: str) -> Process:
     """Run such a worker to its end, which `--drain` or `--max-jobs` should bring."""
     environment = {"DJANGO_SETTINGS_MODULE": SETTINGS, **environment}
     return processes.run_command("backwave_worker", *arguments, deadline=deadline, **environment)
@@ -60,8 +60,10 @@ class Held:
         self.job = enqueue(handler, folder, **options)
 
     def wait_for(self, line: str) -> None:
-        """Wait until the handler has written a line to its journal."""
-        wait_until(lambda: line in self.journal, what=lambda: f"{line!r} in {self.journal}")
+        """Wait until the handler has written a line to its journal; its process may have to start yet."""
+        wait_until(
+            lambda: line in self.journal, deadline=processes.LIFE, what=lambda: f"{line!r} in {self.journal}"
+        )
 
     def go(self) -> None:
         """Let the handler go on."""

@@ -70,9 +70,10 @@ class TestProcess:
         with worker("--lease", "1", "--poll", "0.05", BACKWAVE_TEST_NOTES=str(notes)) as first:
             job = enqueue("hold", tmp_path)
             wait_until(lambda: journal(tmp_path / "journal") == ["started 1"])
+            support.wait_for_renewal(job)  # between two heartbeats it holds no lock
             first.send(signal.SIGSTOP)
             (tmp_path / "go").touch()
-            with worker("--lease", "1", "--poll", "0.05", BACKWAVE_TEST_NOTES=str(notes)):
+            with worker("--lease", "10", "--poll", "0.05", BACKWAVE_TEST_NOTES=str(notes)):
                 wait_for_state(job, JobState.SUCCEEDED)
                 before = read(job).progress
                 first.send(signal.SIGCONT)

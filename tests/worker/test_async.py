@@ -22,6 +22,7 @@ from tests.worker.support import (
     outcomes,
     read,
     wait_for_lapse,
+    wait_for_renewal,
     wait_for_state,
 )
 from tests.worker.support import enqueue as enqueue_sync
@@ -77,7 +78,7 @@ def test_a_failing_coroutine_is_a_failed_attempt():
 
 def test_cancel_cancels_the_coroutine(tmp_path):
     """G8: a running async handler is cancelled at its next heartbeat."""
-    with worker("--lease", "1.5"):
+    with worker("--lease", "4"):
         held = holding(tmp_path / "a")
 
         cancel([held.job.pk], using="default")
@@ -92,6 +93,7 @@ def test_a_lost_lease_cancels_the_coroutine(tmp_path):
     """G9: a worker that was frozen past its lease cancels the handler, and nothing of it is recorded."""
     with worker("--lease", "1") as frozen:
         held = holding(tmp_path / "a")
+        wait_for_renewal(held.job)  # between two heartbeats it holds no lock
         frozen.send(signal.SIGSTOP)
         wait_for_lapse(held.job)
         with worker("--lease", "10"):
@@ -207,7 +209,7 @@ def test_a_call_in_another_thread_is_part_of_the_handler(tmp_path):
 
 def test_a_cancel_waits_for_a_call_in_another_thread(tmp_path):
     """G8: a job is CANCELLED when its code has stopped, and not while it may still charge."""
-    with worker("--lease", "1.5") as process:
+    with worker("--lease", "4") as process:
         held = holding(tmp_path / "a", "charge_in_thread")
         beat = read(held.job).lease_expires_at
         cancel([held.job.pk], using="default")
@@ -222,7 +224,7 @@ def test_a_cancel_waits_for_a_call_in_another_thread(tmp_path):
 
 def test_a_handler_may_take_its_time_to_clean_up(tmp_path):
     """G8: it is cancelled once, not again at each heartbeat."""
-    with worker("--lease", "1.5"):
+    with worker("--lease", "4"):
         held = holding(tmp_path / "a", "clean_up_slowly")
 
         cancel([held.job.pk], using="default")

@@ -23,7 +23,11 @@ from tests.processes import journal, wait_until
 from tests.worker.proxy import Proxy
 from tests.worker.support import enqueue, wait_for_state
 
-LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %%' AND datname = current_database()"
+# After some silence a listener asks for a sign of life, and nobody else sends just that.
+LISTENERS = """
+    SELECT pid FROM pg_stat_activity
+     WHERE (query LIKE 'LISTEN %%' OR query = 'SELECT 1') AND datname = current_database()
+"""
 UNAVAILABLE = "action=notify_unavailable"
 BACK = "action=notify_back"
 
@@ -35,7 +39,7 @@ on_postgres = [
 
 
 def listeners():
-    """Return the server's processes that serve somebody who listens, and has said nothing since."""
+    """Return the server's processes that serve somebody who listens."""
     with connection.cursor() as cursor:
         cursor.execute(LISTENERS)
         return [pid for (pid,) in cursor.fetchall()]
@@ -74,7 +78,7 @@ class TestListening:
             took = time.monotonic() - began
             wait_for_state(job, JobState.SUCCEEDED)
 
-        assert took < 5  # a busy machine; without a notification it is at least 20
+        assert took < 15  # a busy machine; without a notification it is at least 20
 
     def test_the_commit_wakes_it_and_not_the_insert(self, tmp_path):
         """G1: the worker comes when there is something to see."""
@@ -126,7 +130,9 @@ class TestListening:
         with (
             Proxy(int(connection.settings_dict["PORT"])) as proxy,
             worker(
-                BACKWAVE_TEST_PORT=str(proxy.port), BACKWAVE_TEST_MODULES="tests.worker.impatient"
+                BACKWAVE_TEST_PORT=str(proxy.port),
+                BACKWAVE_TEST_MODULES="tests.worker.impatient",
+                BACKWAVE_TEST_ANSWER_IN="0.5",
             ) as process,
         ):
             wait_until(listeners)

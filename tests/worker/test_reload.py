@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from django_backwave.core.states import JobState
 from tests import processes
-from tests.processes import wait_until
+from tests.processes import LIFE, wait_until
 from tests.worker.support import outcomes, read, started, wait_for_state
 
 pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
@@ -34,7 +34,7 @@ def test_a_change_starts_the_worker_anew_and_hands_back_what_ran(tmp_path):
 
         module.write_text(module.read_text() + "\n\n@job\ndef second(): ...\n")
 
-        wait_until(lambda: noticed(process, module), what=process)
+        wait_until(lambda: noticed(process, module), deadline=LIFE, what=process)
         process.wait_for("action=worker_started", "edited.second")
         held.wait_for("started 2")
         held.go()
@@ -42,7 +42,7 @@ def test_a_change_starts_the_worker_anew_and_hands_back_what_ran(tmp_path):
         [first, *_, second] = [pid_of(line) for line in process.said("action=worker_started")]
         assert first != second
     assert (row.failures, outcomes(held.job)) == (0, [(1, "released"), (2, "succeeded")])
-    wait_until(lambda: not alive(second), what=f"the end of process {second}")
+    wait_until(lambda: not alive(second), deadline=LIFE, what=f"the end of process {second}")
     assert read(held.job).output == 2
 
 

@@ -28,23 +28,31 @@ pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 on_postgres = pytest.mark.only_on("postgres")
 
-EARS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE %s"
+EARS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE %s"
 
 
 def handle(job: Job) -> JobHandle:
     return JobHandle(id=str(job.pk), queue=job.queue, name=job.name)
 
 
+def ear_pids() -> set[int]:
+    """Return the server's processes that serve somebody who listens for ends."""
+    with connection.cursor() as cursor:
+        cursor.execute(EARS, [f"LISTEN {ENDED}%"])
+        return {pid for (pid,) in cursor.fetchall()}
+
+
 def ears() -> int:
     """Return how many connections listen for ends."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT count(*) {EARS}", [f"LISTEN {ENDED}%"])
-        return cursor.fetchone()[0]
+    return len(ear_pids())
 
 
-def cut_ears() -> None:
+def cut_ears() -> set[int]:
+    """Break the connections that listen for ends, and return the server's processes that served them."""
+    pids = ear_pids()
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT pg_terminate_backend(pid) {EARS}", [f"LISTEN {ENDED}%"])
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [list(pids)])
+    return pids
 
 
 def listens(job: Job) -> bool:
@@ -133,7 +141,7 @@ class TestNotification:
                     held.go()
                     assert answer.result(PATIENCE) == 1
                     took.append(time.monotonic() - began)
-        assert statistics.median(took) < 2  # a busy machine; otherwise some hundredths
+        assert statistics.median(took) < 10  # a busy machine; otherwise some hundredths
 
     def test_two_waiters_on_one_job(self, tmp_path):
         with worker():
@@ -217,8 +225,8 @@ class TestWithoutNotification:
 
         def lose_and_go(held: Held) -> None:
             wait_until(lambda: listens(held.job))
-            cut_ears()
-            wait_until(lambda: ears() == 0)
+            cut = cut_ears()
+            wait_until(lambda: not cut & ear_pids())
             wait_until(lambda: listens(held.job))
             held.go()
 
