@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Do what our markers say, before the command line's `-m` selects by them."""
     for item in items:
         process = item.get_closest_marker("process")
-        item.add_marker(pytest.mark.xdist_group("one by one" if process else item.path.name))
+        item.add_marker(pytest.mark.xdist_group("one by one" if process else item.nodeid.partition("::")[0]))
         if process:
             item.add_marker(pytest.mark.slow)
         marker = item.get_closest_marker("only_on")

@@ -1,4 +1,7 @@
-"""The simulator's database for tests: the one of this run, made once."""
+"""The simulator's database for tests: the one of this run, made once for each module.
+
+Tests of other modules that come between, in the same process, may close every connection that it has.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from tests.databases import chosen
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def simulated(django_db_blocker: Any) -> Iterator[Any]:
     """Return the database that the simulator uses in this run."""
     from tests.simulation.database import InMemory, Postgres
