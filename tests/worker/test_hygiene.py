@@ -327,21 +327,21 @@ def begin_and_write():
     Entry.objects.create(key="half", value="done")
 
 
-def commit():
+def assert_a_transaction_is_noticed_and_goes_on():
+    assert not module.in_transaction("default")
+    begin_and_write()
+    assert module.in_transaction("default")
     with connection.cursor() as cursor:
         cursor.execute("COMMIT")
+
+    assert not module.in_transaction("default")
+    assert Entry.objects.count() == 1
 
 
 @pytest.mark.only_on("mysql")
 @pytest.mark.usefixtures("silent")
 def test_whether_a_transaction_is_open_is_asked_without_ending_it():
-    assert not module.in_transaction("default")
-    begin_and_write()
-    assert module.in_transaction("default")
-    commit()
-
-    assert not module.in_transaction("default")
-    assert Entry.objects.count() == 1
+    assert_a_transaction_is_noticed_and_goes_on()
 
 
 @pytest.mark.only_on("mysql")
@@ -356,13 +356,7 @@ def test_on_mysql_it_is_found_out_by_what_is_refused(monkeypatch):
             variable = "tx_isolation"  # older MariaDB
     monkeypatch.setattr(locking, "MYSQL_ISOLATION", variable)
 
-    assert not module.in_transaction("default")
-    begin_and_write()
-    assert module.in_transaction("default")
-    commit()
-
-    assert not module.in_transaction("default")
-    assert Entry.objects.count() == 1
+    assert_a_transaction_is_noticed_and_goes_on()
 
 
 @pytest.mark.only_on("mysql")
