@@ -1,4 +1,4 @@
-"""What commands ask about the jobs' database before it begins."""
+"""What commands ask about the jobs' database before they begin."""
 
 from __future__ import annotations
 

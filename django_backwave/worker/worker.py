@@ -308,10 +308,13 @@ class Worker:
         if report.job.timeout_seconds is None:
             self.pump.put(ended)
         else:
-            # At once, however long the pump may be waiting for the database: the time that it has to stop in
-            # is running.
-            self.feed(ended)
-            self.pump.put(Tick(ended.now))
+            self._feed_at_once(ended)
+
+    def _feed_at_once(self, event: StopRequested | Finished) -> None:
+        # However long the pump may be waiting for the database: the time that handlers have to stop in is
+        # running.
+        self.feed(event)
+        self.pump.put(Tick(event.now))
 
     # The main thread.
 
@@ -383,12 +386,6 @@ class Worker:
         if stopping:
             self.pump.put(Tick(now))
 
-    def _request_stop(self, *, patient: bool = False) -> None:
-        # At once: the pump may be waiting for the database, and the handlers' time to stop in is running.
-        now = clock.monotonic()
-        self.feed(StopRequested(now, patient=patient))
-        self.pump.put(Tick(now))
-
     def _watch(self, threads: list[threading.Thread]) -> str | None:
         """Wait for the end; return the name of a thread that died, None if all is well."""
         told = False
@@ -404,7 +401,7 @@ class Worker:
                     len(self._executions),
                     self.options.shutdown_timeout,
                 )
-                self._request_stop()
+                self._feed_at_once(StopRequested(clock.monotonic()))
             dead = [thread.name for thread in threads if not thread.is_alive()]
             if dead and not self.exited.is_set():
                 return dead[0]
@@ -436,7 +433,7 @@ class Worker:
                 self._max_memory // memory.MEGABYTE,
                 len(self._executions),
             )
-            self._request_stop(patient=True)
+            self._feed_at_once(StopRequested(now, patient=True))
 
     def _touch_heartbeat_file(self) -> None:
         if self._heartbeat_file is None:

@@ -22,6 +22,8 @@ class Proxy:
         self._word: bytes | None = None
         self._after = b""
         self._forwarding = True
+        self._refused: bytes | None = None
+        self._answer = b""
         self.swallowed = threading.Event()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -67,6 +69,10 @@ class Proxy:
         self._after = after
         self._word = word
 
+    def refuse(self, word: bytes, *, answer: bytes) -> None:
+        """Answer whoever says this word in the other's place, and hang up."""
+        self._refused, self._answer = word, answer
+
     def _accept(self) -> None:
         while True:
             try:
@@ -91,6 +97,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 self._flowing.wait()
+                if self._refused is not None and self._refused in data:
+                    source.sendall(self._answer)
+                    break
                 said = said or (self._word is not None and self._after in data)
                 if said and self._word is not None and self._word in data:
                     self._word = None

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from urllib.parse import urlsplit
 
 import pytest
-from django.core.management import call_command
 from django.db import connections, transaction
 
 from django_backwave.core.states import JobState
 from django_backwave.models import Job
-from tests.databases import parse_url
 from tests.factories import second_connection
 from tests.postgres import PostgresServer
 from tests.processes import journal, wait_until
 from tests.store.races import locked, somebody_waits
 from tests.worker.proxy import Proxy
+from tests.worker.servers import alias_on, environment
 from tests.worker.support import (
     enqueue,
     enqueue_many,
@@ -99,23 +97,8 @@ def server():
 @pytest.fixture
 def own(server):
     """Give the alias of an empty database of ours on that server."""
-    connection = connections["default"].copy(OWN)
-    connection.settings_dict = connection.settings_dict | parse_url(server.url("postgres"))
-    connections[OWN] = connection
-    try:
-        call_command("migrate", database=OWN, run_syncdb=True, verbosity=0)
-        Job.objects.using(OWN).all().delete()
-        yield OWN
-    finally:
-        connection.close()
-        del connections[OWN]
-
-
-def environment(server, port=None):
-    url = server.url("postgres")
-    if port is not None:
-        url = url.replace(f":{urlsplit(url).port}/", f":{port}/")
-    return {"BACKWAVE_TEST_DATABASE_URL": url, "BACKWAVE_TEST_DATABASE_NAME": "postgres"}
+    with alias_on(server, OWN) as alias:
+        yield alias
 
 
 @pytest.mark.only_on("postgres")

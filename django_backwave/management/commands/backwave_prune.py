@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_backwave import conf
 from django_backwave.management.arguments import number
 from django_backwave.management.database import usable_database
+from django_backwave.store.doctor.results import counted
 from django_backwave.store.keys import SLICE as FORGET_SLICE
 from django_backwave.store.keys import forget, forget_idle, forgettable
 from django_backwave.store.operations import SLICE as OPERATIONS_SLICE
@@ -71,12 +72,8 @@ class Command(BaseCommand):
         self._tell("Deleted", total, "Forgot", keys)
 
     def _tell(self, deleted: str, jobs: int, forgot: str, keys: int) -> None:
-        told = f"{deleted} {_counted(jobs, 'job')}."
-        self.stdout.write(f"{told} {forgot} {_counted(keys, 'key')}." if keys else told)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+        told = f"{deleted} {counted(jobs, 'job')}."
+        self.stdout.write(f"{told} {forgot} {counted(keys, 'key')}." if keys else told)
 
 
 def _in_slices(prune: Callable[[], int], most: int) -> int:

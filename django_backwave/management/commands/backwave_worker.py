@@ -24,6 +24,8 @@ from django_backwave.worker.connections import takes_bounds
 from django_backwave.worker.supervisor import Supervisor
 from django_backwave.worker.worker import Worker, end_process, new_name
 
+logger = logging.getLogger("django_backwave.worker")
+
 #: Seconds that a handler may go on when code has changed, before it is told to stop.
 RELOAD_PATIENCE = 2.0
 
@@ -180,14 +182,14 @@ class Command(BaseCommand):
         for alias in {using, handlers_using}:
             connections[alias].close()  # the worker's threads open their own
         if jobs_database() not in (using, handlers_using):
-            logging.getLogger("django_backwave.worker").warning(
+            logger.warning(
                 "action=other_database database=%s enqueued_to=%s: these are two databases, so this worker "
                 "runs no job that this project enqueues",
                 using,
                 jobs_database(),
             )
         if not takes_bounds(using):
-            logging.getLogger("django_backwave.worker").warning(
+            logger.warning(
                 "action=pooler_found database=%s: it refuses start-up parameters, so the worker's statements "
                 "have no time-outs. Give the worker an alias past the pooler: --database ALIAS",
                 using,
