@@ -7,8 +7,8 @@ from django.db import DatabaseError, connections
 
 from django_backwave.backend import jobs_database
 from django_backwave.store.doctor.results import listed
+from django_backwave.store.doctor.schema import gaps
 from django_backwave.store.heartbeat import is_one_database
-from django_backwave.store.monitor import missing
 
 
 def usable_database(alias: str | None) -> str:
@@ -21,12 +21,12 @@ def usable_database(alias: str | None) -> str:
         known = ", ".join(sorted(connections))
         raise CommandError(f"There is no database {using!r} in DATABASES; there are: {known}.")
     try:
-        gaps = missing(using=using)
+        lacking = gaps(using=using)
     except DatabaseError as error:
         raise CommandError(f"Database {using!r} cannot be reached: {str(error).strip()}") from error
-    if gaps:
+    if lacking:
         raise CommandError(
-            f"Database {using!r} has no {listed(gaps)}. Run: manage.py migrate --database {using}"
+            f"Database {using!r} has no {listed(lacking)}. Run: manage.py migrate --database {using}"
         )
     return using
 
@@ -41,7 +41,7 @@ def handlers_database(using: str, *, name: str) -> str:
     if code == using:
         return using
     try:
-        there = code in connections and not missing(using=code)
+        there = code in connections and not gaps(using=code)
         return code if there and is_one_database(using, code, name=name) else using
     except DatabaseError as error:
         raise CommandError(

@@ -7,7 +7,6 @@ from functools import cache, partial
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
 from django.db import connections
 from django.db.models import Prefetch, Q
 
@@ -54,26 +53,6 @@ def find_all(job_ids: Iterable[UUID], *, using: str) -> dict[UUID, Job]:
 def _hanging(name: str, jobs: dict[UUID, Job]) -> Iterator[Any]:
     for job in jobs.values():
         yield from getattr(job, name).all()
-
-
-def missing(*, using: str) -> list[str]:
-    """Return this app's tables, and columns of those that there are, that the database lacks.
-
-    Each as "table shop_order" or "column shop_order.total". Indexes are for the doctor to miss.
-    """
-    connection = connections[using]
-    gaps = []
-    with connection.cursor() as cursor:
-        tables = set(connection.introspection.table_names(cursor))
-        for model in apps.get_app_config(Job._meta.app_label).get_models():
-            table = model._meta.db_table
-            if table not in tables:
-                gaps.append(f"table {table}")
-                continue
-            there = {column.name for column in connection.introspection.get_table_description(cursor, table)}
-            wanted = [field.column for field in model._meta.concrete_fields]
-            gaps += [f"column {table}.{column}" for column in wanted if column not in there]
-    return gaps
 
 
 def history(job_id: UUID, *, secrets: bool, using: str) -> list[Attempt]:

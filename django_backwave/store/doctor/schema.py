@@ -26,6 +26,26 @@ _INVALID = """
 """
 
 
+def gaps(*, using: str) -> list[str]:
+    """Return this app's tables, and columns of those that there are, that the database lacks.
+
+    Each as "table shop_order" or "column shop_order.total". No command can do without them.
+    """
+    connection = connections[using]
+    found = []
+    with connection.cursor() as cursor:
+        tables = set(connection.introspection.table_names(cursor))
+        for options in (model._meta for model in MODELS):
+            table = options.db_table
+            if table not in tables:
+                found.append(f"table {table}")
+                continue
+            there = {column.name for column in connection.introspection.get_table_description(cursor, table)}
+            wanted = [field.column for field in options.concrete_fields]
+            found += [f"column {table}.{column}" for column in wanted if column not in there]
+    return found
+
+
 def check_migrations(*, using: str) -> Iterator[Result]:
     """Tell of migrations of this package that the database has not seen."""
     executor = MigrationExecutor(connections[using])
